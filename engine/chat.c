@@ -1,4 +1,5 @@
-/* engine/chat.c -- the public functions about chat templates and conventions: lists and texts for whoever writes a client. */
+/* engine/chat.c -- the public functions about chat templates and conventions: lists and texts for whoever writes a
+ * client. */
 #include "engine/base/json.h"
 #include "engine/base/utf8.h"
 #include "engine/model/model.h"

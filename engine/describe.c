@@ -13,9 +13,13 @@ void vb_model_look(const vb_model *m, vb_model_facts *out)
     const struct config *c = &m->config;
     *out = (vb_model_facts){.architecture = c->architecture, .precision = precision_name(c),
                             .cache_type = cache_type_name(c->cache_type), .layers = c->num_hidden_layers,
-                            .mtp_modules = m->num_mtp, .attention_heads = c->num_attention_heads, .rope_halves = !c->rope_interleave,
-                            .no_groups = c->no_groups, .no_query_scale = c->no_query_scale, .copied_bytes = m->copied_bytes, .copy_seconds = m->copy_seconds,
-                            .repack_cache = m->cache == CACHE_MAPPED ? 1 : m->cache == CACHE_WRITTEN ? 2 : 0};
+                            .mtp_modules = m->num_mtp, .attention_heads = c->num_attention_heads,
+                            .rope_halves = !c->rope_interleave, .no_groups = c->no_groups,
+                            .no_query_scale = c->no_query_scale, .copied_bytes = m->copied_bytes,
+                            .copy_seconds = m->copy_seconds,
+                            .repack_cache = m->cache == CACHE_MAPPED ? 1
+                                            : m->cache == CACHE_WRITTEN ? 2
+                                            : 0};
     memcpy(out->repack_cache_note, m->cache_note, sizeof out->repack_cache_note);
     conventions_list(&c->conventions, out->conventions, sizeof out->conventions);
 }
@@ -25,7 +29,7 @@ int vb_model_check(const vb_model *m, vb_progress progress, void *context, vb_er
     return model_check(m, progress, context, err);
 }
 
-/* ---- config.json --------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 static json_t *keys_of(const struct config *c)
 {
@@ -43,8 +47,8 @@ static json_t *yarn_of(const struct config *c)
     if (!c->rope_yarn)
         return json_null();
     return json_pack("{s:f,s:i,s:f,s:f,s:f,s:f}", "factor", c->rope_factor, "original_max_position_embeddings",
-                     c->rope_original_max_position_embeddings, "beta_fast", c->rope_beta_fast, "beta_slow", c->rope_beta_slow,
-                     "mscale", c->rope_mscale, "mscale_all_dim", c->rope_mscale_all_dim);
+                     c->rope_original_max_position_embeddings, "beta_fast", c->rope_beta_fast, "beta_slow",
+                     c->rope_beta_slow, "mscale", c->rope_mscale, "mscale_all_dim", c->rope_mscale_all_dim);
 }
 
 static json_t *end_tokens_of(const struct config *c)
@@ -66,9 +70,10 @@ static json_t *indexers_of(const struct config *c)
 
 static json_t *config_of(const struct config *c)
 {
-    json_t *o = json_pack("{s:s,s:o,s:f,s:f,s:b,s:o,s:b,s:b,s:o}", "origin", config_origin(c), "keys", keys_of(c), "latent_eps", c->latent_eps,
-                          "attention_scale", config_attention_scale_f64(c), "rope_halves", !c->rope_interleave, "yarn", yarn_of(c),
-                          "no_groups", c->no_groups, "no_query_scale", c->no_query_scale, "end_tokens", end_tokens_of(c));
+    json_t *o = json_pack("{s:s,s:o,s:f,s:f,s:b,s:o,s:b,s:b,s:o}", "origin", config_origin(c), "keys", keys_of(c),
+                          "latent_eps", c->latent_eps, "attention_scale", config_attention_scale_f64(c), "rope_halves",
+                          !c->rope_interleave, "yarn", yarn_of(c), "no_groups", c->no_groups, "no_query_scale",
+                          c->no_query_scale, "end_tokens", end_tokens_of(c));
     if (c->index_topk)
         json_object_set_new(o, "indexers", indexers_of(c));
     if (c->query_beta > 0)
@@ -82,7 +87,7 @@ static json_t *config_of(const struct config *c)
     return o;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static void count_type(json_t *types, const struct tensor *t)
 {
@@ -116,9 +121,9 @@ static const char *part_of(const struct config *c, const char *name)
 {
     static const struct {
         const char *in_name, *part;
-    } parts[] = {{".mlp.experts.", "routed experts"}, {".mlp.shared_experts.", "shared experts"}, {".mlp.gate.", "routers"},
-                 {".mlp.", "dense layers"}, {".self_attn.", "attention"}, {"embed_tokens", "embedding"},
-                 {"lm_head", "output head"}};
+    } parts[] = {{".mlp.experts.", "routed experts"}, {".mlp.shared_experts.", "shared experts"},
+                 {".mlp.gate.", "routers"}, {".mlp.", "dense layers"}, {".self_attn.", "attention"},
+                 {"embed_tokens", "embedding"}, {"lm_head", "output head"}};
     int layer;
     if (sscanf(name, "model.layers.%d.", &layer) == 1 && layer >= c->num_hidden_layers)
         return "MTP layers";
@@ -163,8 +168,8 @@ static json_t *mtp_of(const struct vb_model *m)
     static const char *const copies[] = {"absent", "equal", "different"};
     json_t *modules = json_array();
     for (int k = 0; k < m->num_mtp; k++)
-        json_array_append_new(modules, json_pack("{s:s,s:s}", "embed_tokens", copies[model_mtp_copy(m, k, 0)], "shared_head.head",
-                                                 copies[model_mtp_copy(m, k, 1)]));
+        json_array_append_new(modules, json_pack("{s:s,s:s}", "embed_tokens", copies[model_mtp_copy(m, k, 0)],
+                                                 "shared_head.head", copies[model_mtp_copy(m, k, 1)]));
     return modules;
 }
 
@@ -179,20 +184,22 @@ static json_int_t mapped_bytes(const struct checkpoint *k)
 int vb_model_describe(const vb_model *m, char **json, vb_error *err)
 {
     const struct config *c = &m->config;
-    json_t *o = json_pack("{s:s,s:s,s:o,s:I,s:I,s:i,s:i,s:o}", "architecture", c->architecture, "model_type", c->model_type, "config",
-                          config_of(c), "parameters", (json_int_t)model_parameters(m), "active_parameters",
-                          (json_int_t)model_active_parameters(m), "mtp_modules", m->num_mtp, "mtp_modules_promised",
-                          c->num_nextn_predict_layers, "mtp", mtp_of(m));
+    json_t *o = json_pack("{s:s,s:s,s:o,s:I,s:I,s:i,s:i,s:o}", "architecture", c->architecture, "model_type",
+                          c->model_type, "config", config_of(c), "parameters", (json_int_t)model_parameters(m),
+                          "active_parameters", (json_int_t)model_active_parameters(m), "mtp_modules", m->num_mtp,
+                          "mtp_modules_promised", c->num_nextn_predict_layers, "mtp", mtp_of(m));
     json_t *cache = json_object();
     for (int type = 0; type < CACHE_TYPES; type++)
         if (cache_type_fits(c, (enum cache_type)type))
-            json_object_set_new(cache, cache_type_name((enum cache_type)type), json_integer((json_int_t)model_cache_bytes(c, (enum cache_type)type)));
-    json_t *rest = json_pack("{s:o,s:o,s:o,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:f,s:o}", "tensors", tensors_of(m->checkpoint), "types",
-                             types_of(m->checkpoint), "parts", parts_of(m), "mapped_bytes", mapped_bytes(m->checkpoint),
-                             "widened_bytes", (json_int_t)m->widened_bytes, "joined_bytes",
-                             (json_int_t)checkpoint_copied(m->checkpoint), "precision", precision_name(c), "rounded_bytes",
-                             (json_int_t)m->rounded_bytes, "quantized_bytes", (json_int_t)m->quantized_bytes, "repacked_bytes",
-                             (json_int_t)m->repacked_bytes, "copy_seconds", m->copy_seconds, "cache_bytes_per_token", cache);
+            json_object_set_new(cache, cache_type_name((enum cache_type)type),
+                                json_integer((json_int_t)model_cache_bytes(c, (enum cache_type)type)));
+    json_t *rest = json_pack("{s:o,s:o,s:o,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:f,s:o}", "tensors", tensors_of(m->checkpoint),
+                             "types", types_of(m->checkpoint), "parts", parts_of(m), "mapped_bytes",
+                             mapped_bytes(m->checkpoint), "widened_bytes", (json_int_t)m->widened_bytes, "joined_bytes",
+                             (json_int_t)checkpoint_copied(m->checkpoint), "precision", precision_name(c),
+                             "rounded_bytes", (json_int_t)m->rounded_bytes, "quantized_bytes",
+                             (json_int_t)m->quantized_bytes, "repacked_bytes", (json_int_t)m->repacked_bytes,
+                             "copy_seconds", m->copy_seconds, "cache_bytes_per_token", cache);
     *json = o && rest && !json_object_update(o, rest) ? json_dumps(o, JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);
     json_decref(rest);

@@ -1,4 +1,5 @@
-/* engine/follow.c -- a rank other than 0: it reads the messages of rank 0 (engine/pass/lead.h) and does what they say. */
+/* engine/follow.c -- a rank other than 0: it reads the messages of rank 0 (engine/pass/lead.h) and does what they
+ * say. */
 #include "engine/model/ranks.h"
 #include "engine/pass/forward.h"
 #include "engine/pass/vocab.h"
@@ -25,7 +26,8 @@ struct followed_rows {
     struct kvcache *caches;   /* [S]: only the fields that a pass reads are set: pool and slots */
     struct kept_tokens *use;  /* [S] */
     size_t *forced, *forced_kept, *used, *slots; /* [S]: where the numbers of each row begin; SIZE_MAX: it has none */
-    size_t *keeper;           /* [S]: number, from 1, of the row whose pass writes the set that this row uses; 0: none of this pass does */
+    size_t *keeper;           /* [S]: number, from 1, of the row whose pass writes the set that this row uses; 0: none
+                                 of this pass does */
     int32_t *numbers;
     size_t count, room;
 };
@@ -93,8 +95,9 @@ static int open_model(struct follower *f)
     for (size_t i = 0; i < 6; i++)
         text[i] = ranks_get_text(r, &code);
     ranks_done(r);
-    vb_model_options o = {.allocator = r->allocator, .precision = text[1], .cache_type = text[2], .conventions = text[3], .repack = text[4],
-                          .repack_cache = text[5], .threads = r->threads, .ranks = r};
+    vb_model_options o = {.allocator = r->allocator, .precision = text[1], .cache_type = text[2],
+                          .conventions = text[3], .repack = text[4], .repack_cache = text[5], .threads = r->threads,
+                          .ranks = r};
     struct object *object = code ? NULL : add(f, number);
     if (!object) /* report it now: vb_model_open calls ranks_agree itself */
         ranks_agree(r, vb_fail(f->err, VB_NO_MEMORY, "%s: no memory to open it", text[0] ? text[0] : "model"), f->err);
@@ -111,12 +114,13 @@ static int open_work(struct follower *f)
     ranks_get(f->r, sizes, sizeof sizes);
     ranks_done(f->r);
     struct object *o = add(f, number);
-    vb_session_options options = {.threads = f->r->threads, .isa = *f->r->isa ? f->r->isa : NULL, .exact_threads = (int)sizes[5],
-                                  .prefill = sizes[4] ? "expanded" : NULL};
+    vb_session_options options = {.threads = f->r->threads, .isa = *f->r->isa ? f->r->isa : NULL,
+                                  .exact_threads = (int)sizes[5], .prefill = sizes[4] ? "expanded" : NULL};
     if (o)
         o->work = vb_alloc(&f->r->allocator, 1, sizeof *o->work);
-    int code = !o || !o->work ? no_memory(f) : session_open_workspace(o->work, object_of(f, sizes[0])->model, &options, (size_t)sizes[1],
-                                                                (size_t)sizes[2], (size_t)sizes[3], f->err);
+    int code = !o || !o->work ? no_memory(f)
+                              : session_open_workspace(o->work, object_of(f, sizes[0])->model, &options,
+                                                       (size_t)sizes[1], (size_t)sizes[2], (size_t)sizes[3], f->err);
     ranks_agree(f->r, code, f->err); /* after a failure, rank 0 closes it again */
     return VB_OK;
 }
@@ -126,11 +130,16 @@ static int open_pool(struct follower *f)
     uint64_t number = ranks_get_number(f->r), sizes[7];
     ranks_get(f->r, sizes, sizeof sizes);
     ranks_done(f->r);
-    struct kv_layout layout = {(enum kv_type)sizes[2], (size_t)sizes[3], (size_t)sizes[4], (size_t)sizes[5], (size_t)sizes[6]};
+    struct kv_layout layout = {(enum kv_type)sizes[2], (size_t)sizes[3], (size_t)sizes[4], (size_t)sizes[5],
+                               (size_t)sizes[6]};
     struct object *o = add(f, number);
     if (o)
         o->pool = vb_alloc(&f->r->allocator, 1, sizeof *o->pool);
-    ranks_agree(f->r, o && o->pool ? kvpool_open(o->pool, (size_t)sizes[0], (size_t)sizes[1], layout, &f->r->allocator, f->err) : no_memory(f), f->err);
+    ranks_agree(f->r,
+                o && o->pool
+                    ? kvpool_open(o->pool, (size_t)sizes[0], (size_t)sizes[1], layout, &f->r->allocator, f->err)
+                    : no_memory(f),
+                f->err);
     return VB_OK;
 }
 
@@ -142,8 +151,9 @@ static int open_vocab(struct follower *f)
     for (size_t i = 0; i < count; i++)
         ranks_get(f->r, tokens ? &tokens[i] : &none, sizeof none);
     ranks_done(f->r);
-    int code = o && tokens ? vb_draft_vocab_open(&o->vocab, object_of(f, model)->model, tokens, (size_t)count, f->err)
-                           : vb_fail(f->err, VB_NO_MEMORY, "no memory for a draft vocabulary of %zu tokens", (size_t)count);
+    int code = o && tokens
+                   ? vb_draft_vocab_open(&o->vocab, object_of(f, model)->model, tokens, (size_t)count, f->err)
+                   : vb_fail(f->err, VB_NO_MEMORY, "no memory for a draft vocabulary of %zu tokens", (size_t)count);
     vb_free(&f->r->allocator, tokens);
     ranks_agree(f->r, code, f->err);
     return VB_OK;
@@ -215,10 +225,10 @@ static int make_rows(struct follower *f, size_t S)
     p->count = 0;
     if (S <= p->rooms)
         return VB_OK;
-    void **of[] = {(void **)&p->rows, (void **)&p->caches, (void **)&p->use, (void **)&p->forced, (void **)&p->forced_kept, (void **)&p->used,
-                   (void **)&p->slots, (void **)&p->keeper};
-    const size_t size[] = {sizeof *p->rows, sizeof *p->caches, sizeof *p->use, sizeof *p->forced, sizeof *p->forced_kept, sizeof *p->used,
-                           sizeof *p->slots, sizeof *p->keeper};
+    void **of[] = {(void **)&p->rows, (void **)&p->caches, (void **)&p->use, (void **)&p->forced,
+                   (void **)&p->forced_kept, (void **)&p->used, (void **)&p->slots, (void **)&p->keeper};
+    const size_t size[] = {sizeof *p->rows, sizeof *p->caches, sizeof *p->use, sizeof *p->forced,
+                           sizeof *p->forced_kept, sizeof *p->used, sizeof *p->slots, sizeof *p->keeper};
     p->rooms = 0;
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         vb_free(a, *of[i]);
@@ -238,7 +248,8 @@ static int get_row(struct follower *f, size_t s, size_t topk)
     int32_t x[7];
     ranks_get(f->r, x, sizeof x);
     p->caches[s] = (struct kvcache){.pool = object_of(f, (uint32_t)x[0])->pool};
-    p->rows[s] = (struct row){.cache = &p->caches[s], .token = x[1], .slot = x[2], .index = x[3], .position = x[4], .skipped = x[5], .expanded = x[6]};
+    p->rows[s] = (struct row){.cache = &p->caches[s], .token = x[1], .slot = x[2], .index = x[3], .position = x[4],
+                              .skipped = x[5], .expanded = x[6]};
     int code = get_numbers(f, &p->forced[s], &count);
     if (!code)
         code = get_numbers(f, &p->forced_kept[s], &count);
@@ -250,10 +261,14 @@ static int get_row(struct follower *f, size_t s, size_t topk)
     p->keeper[s] = (size_t)ranks_get_number(f->r);
     if (p->keeper[s] && !count)
         p->used[s] = p->count;
-    return !p->keeper[s] || numbers(f, topk - count) ? VB_OK : no_memory(f); /* room for the set that a row of the pass will write there */
+    return !p->keeper[s] || numbers(f, topk - count) ? VB_OK : no_memory(f); /* room for the set that a row of the pass
+                                                                                will write there */
 }
 
-static const int32_t *at(const struct followed_rows *p, size_t place) { return place == SIZE_MAX ? NULL : p->numbers + place; }
+static const int32_t *at(const struct followed_rows *p, size_t place)
+{
+    return place == SIZE_MAX ? NULL : p->numbers + place;
+}
 
 static int get_rows(struct follower *f, const struct workspace *w)
 {
@@ -332,7 +347,8 @@ static int head(struct follower *f)
 {
     struct workspace *w = begin(f);
     const struct vb_model *m = w->model;
-    uint64_t number = ranks_get_number(f->r), vocab = ranks_get_number(f->r), bf16 = ranks_get_number(f->r), S = ranks_get_number(f->r);
+    uint64_t number = ranks_get_number(f->r), vocab = ranks_get_number(f->r), bf16 = ranks_get_number(f->r),
+             S = ranks_get_number(f->r);
     uint64_t from = ranks_get_number(f->r);
     int own = w->cx.bf16;
     size_t d = m->config.dims.d;
@@ -404,7 +420,8 @@ int vb_ranks_follow(vb_ranks *r, vb_error *err)
     while (f.objects)
         drop(&f, f.objects);
     struct followed_rows *p = &f.rows;
-    void *all[] = {p->rows, p->caches, p->use, p->forced, p->forced_kept, p->used, p->slots, p->keeper, p->numbers, f.hidden, f.logits};
+    void *all[] = {p->rows, p->caches, p->use, p->forced, p->forced_kept, p->used, p->slots, p->keeper, p->numbers,
+                   f.hidden, f.logits};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         vb_free(&r->allocator, all[i]);
     fpenv_leave(env);

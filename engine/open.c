@@ -42,8 +42,8 @@ static void tell_ranks(struct vb_ranks *r, const char *dir, const vb_model_optio
     ranks_send(r);
 }
 
-/* `code` is the result of opening on this rank. If opening failed on any rank, or if the ranks have different models, all ranks close the
- * model. */
+/* `code` is the result of opening on this rank. If opening failed on any rank, or if the ranks have different models,
+ * all ranks close the model. */
 static int join_ranks(struct vb_model **m, struct vb_ranks *r, const char *dir, int code, vb_error *err)
 {
     uint64_t fingerprint = 0;
@@ -54,7 +54,10 @@ static int join_ranks(struct vb_model **m, struct vb_ranks *r, const char *dir, 
     code = ranks_agree(r, code, err);
     int other = code ? 0 : ranks_differ(r, fingerprint);
     if (other)
-        code = vb_fail(err, VB_BAD_CHECKPOINT, "%s: rank %d has another model there than rank 0 (`verbatim inspect --fingerprint` tells them apart)", dir, other);
+        code = vb_fail(err, VB_BAD_CHECKPOINT,
+                       "%s: rank %d has another model there than rank 0 (`verbatim inspect --fingerprint` tells them "
+                       "apart)",
+                       dir, other);
     if (code && *m) {
         (*m)->ranks = NULL; /* so that closing sends no message: the other ranks close the model themselves */
         model_close(*m);
@@ -78,19 +81,22 @@ static void own_device(struct vb_model *m, const vb_offload *o, size_t memory, c
 void vb_device_look(const vb_model *model, vb_device_facts *out)
 {
     const struct device *d = model->device;
-    *out = (vb_device_facts){.memory = model->device_memory, .taken = d ? d->taken : 0, .weight_bytes = model->device_weights,
+    *out = (vb_device_facts){.memory = model->device_memory, .taken = d ? d->taken : 0,
+                             .weight_bytes = model->device_weights,
                              .layers = d ? model->config.num_hidden_layers - model->offload.first_layer : 0,
                              .attentions = d ? model->config.num_hidden_layers - model->offload.first_attention : 0,
-                             .all_layers = model->config.num_hidden_layers, .heads = model->offload.ends, .no_memory = d && d->left_to_cpu};
+                             .all_layers = model->config.num_hidden_layers, .heads = model->offload.ends,
+                             .no_memory = d && d->left_to_cpu};
     memcpy(out->why_not, model->device_note, sizeof out->why_not);
     if (d)
         memcpy(out->name, d->name, sizeof out->name);
 }
 
-/* Other programs may take memory of the device after it was asked how much is free. Then the choice of VB_OFFLOAD_AUTO is made again, for as much
- * memory as it gave until it refused. With device "auto" the CPU computes everything if nothing else is possible. */
-static int open_with_less(struct vb_model **m, const char *dir, struct model_options *how, struct offload_options *offload, const vb_model_options *o, char *why_not,
-                          vb_error *err)
+/* Other programs may take memory of the device after it was asked how much is free. Then the choice of VB_OFFLOAD_AUTO
+ * is made again, for as much memory as it gave until it refused. With device "auto" the CPU computes everything if
+ * nothing else is possible. */
+static int open_with_less(struct vb_model **m, const char *dir, struct model_options *how,
+                          struct offload_options *offload, const vb_model_options *o, char *why_not, vb_error *err)
 {
     int code = VB_NO_MEMORY;
     while (code == VB_NO_MEMORY && offload->device && offload->device->refused) {
@@ -119,8 +125,8 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     static const vb_model_options defaults;
     const vb_model_options *o = options ? options : &defaults;
     struct conventions conventions = {{0}};
-    struct model_options how = {.conventions = &conventions, .threads = o->threads, .repack_cache = o->repack_cache, .progress = o->progress, .ranks = o->ranks,
-                                .progress_context = o->progress_context};
+    struct model_options how = {.conventions = &conventions, .threads = o->threads, .repack_cache = o->repack_cache,
+                                .progress = o->progress, .ranks = o->ranks, .progress_context = o->progress_context};
     enum placement_mode mode;
     struct offload_options offload = {0};
     char why_not[256] = "";
@@ -139,16 +145,22 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     if (!code && (o->threads < 0 || o->threads > 4096))
         code = vb_fail(err, VB_BAD_ARGUMENT, "threads is %d, wanted 1 to 4096", o->threads);
     if (!code && o->ranks && mode != PLACEMENT_OFF)
-        code = vb_fail(err, VB_BAD_ARGUMENT, "numa %s is for one process, and this is one of %d ranks; run one rank on each node", o->numa,
+        code = vb_fail(err, VB_BAD_ARGUMENT,
+                       "numa %s is for one process, and this is one of %d ranks; run one rank on each node", o->numa,
                        o->ranks->op.count);
     if (!code && o->ranks && o->offload && o->offload->device)
-        code = vb_fail(err, VB_BAD_ARGUMENT, "device %s is for one process, and this is one of %d ranks", o->offload->device, o->ranks->op.count);
+        code = vb_fail(err, VB_BAD_ARGUMENT, "device %s is for one process, and this is one of %d ranks",
+                       o->offload->device, o->ranks->op.count);
     if (!code)
         code = offload_open_device(&offload.device, o->offload, why_not, err);
     if (!code && how.tensor_cores && !offload.device)
-        code = vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, and there is none%s%s; device cuda gives the model one", *why_not ? ": " : "", why_not);
+        code = vb_fail(err, VB_BAD_ARGUMENT,
+                       "precision tensor computes on a GPU, and there is none%s%s; device cuda gives the model one",
+                       *why_not ? ": " : "", why_not);
     if (!code && how.tensor_cores && !offload.device->tensor_cores)
-        code = vb_fail(err, VB_UNSUPPORTED, "precision tensor needs tensor cores for BF16 (a GPU of compute capability 8.0 or later, and kernels compiled for it), and %s has none",
+        code = vb_fail(err, VB_UNSUPPORTED,
+                       "precision tensor needs tensor cores for BF16 (a GPU of compute capability 8.0 or later, and "
+                       "kernels compiled for it), and %s has none",
                        offload.device->name);
     size_t device_memory = offload.device ? offload.device->memory : 0;
     if (!code && offload.device) {
@@ -176,7 +188,8 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
 int vb_model_lock(const vb_model *model, vb_error *err)
 {
     if (model->ranks)
-        return vb_fail(err, VB_BAD_ARGUMENT, "weights cannot be locked on several ranks: each rank uses only a part of the files");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "weights cannot be locked on several ranks: each rank uses only a part of the files");
     return checkpoint_lock(model->checkpoint, model->copied, model->copied_bytes, err);
 }
 
@@ -204,8 +217,8 @@ int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *a
 
 void vb_tokenizer_close(vb_tokenizer *tokenizer) { tokenizer_close(tokenizer); }
 
-static int encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int parse_special, int32_t *ids, size_t room,
-                  size_t *count, vb_error *err)
+static int encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int parse_special, int32_t *ids,
+                  size_t room, size_t *count, vb_error *err)
 {
     int32_t *all;
     int code = tokenizer_encode(tokenizer, text, size, parse_special, &all, count, err);
@@ -223,8 +236,8 @@ int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int3
     return encode(tokenizer, text, size, 1, ids, room, count, err);
 }
 
-int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
-                    vb_error *err)
+int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room,
+                    size_t *count, vb_error *err)
 {
     return encode(tokenizer, text, size, 0, ids, room, count, err);
 }

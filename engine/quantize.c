@@ -13,10 +13,12 @@ static int read_type(enum gguf_as *as, const char *what, const char *name, vb_er
             *as = (enum gguf_as)i;
             return VB_OK;
         }
-    return vb_fail(err, VB_BAD_ARGUMENT, "%s is %s, wanted %sf32, bf16, q8_0 or q4_0", what, name, first ? "" : "as-stored, ");
+    return vb_fail(err, VB_BAD_ARGUMENT, "%s is %s, wanted %sf32, bf16, q8_0 or q4_0", what, name,
+                   first ? "" : "as-stored, ");
 }
 
-int vb_quantize_open(vb_quantize **out, const vb_model *model, const char *dir, const vb_quantize_options *o, vb_error *err)
+int vb_quantize_open(vb_quantize **out, const vb_model *model, const char *dir, const vb_quantize_options *o,
+                     vb_error *err)
 {
     struct gguf_write_options as = {.embedding = GGUF_AS_STORED};
     *out = NULL;
@@ -53,8 +55,8 @@ int vb_quantize_tensor(const vb_quantize *q, size_t i, vb_quantized_tensor *out)
     if (i >= q->count)
         return 0;
     const struct gguf_planned *t = &q->tensors[i];
-    *out = (vb_quantized_tensor){.name = t->name, .type = t->type->name, .role = roles[t->role], .kept = t->kept, .bytes = t->bytes,
-                                 .ndim = t->ndim};
+    *out = (vb_quantized_tensor){.name = t->name, .type = t->type->name, .role = roles[t->role], .kept = t->kept,
+                                 .bytes = t->bytes, .ndim = t->ndim};
     memcpy(out->shape, t->shape, sizeof out->shape);
     return 1;
 }

@@ -38,8 +38,9 @@ static int set_shares(struct vb_ranks *r, const uint32_t *weights, vb_error *err
     return r->op.rank ? VB_OK : code;
 }
 
-/* The first two exchanges. In the first, each rank sends its version, or 0 if it has no memory. If a rank differs from rank 0, the second
- * exchange sends the name of its machine, for the error message. Both use only the stack, so a rank without memory can take part. */
+/* The first two exchanges. In the first, each rank sends its version, or 0 if it has no memory. If a rank differs from
+ * rank 0, the second exchange sends the name of its machine, for the error message. Both use only the stack, so a rank
+ * without memory can take part. */
 static int say_hello(const vb_ranks_options *o, int has_memory, vb_error *err)
 {
     uint32_t build[MOST_RANKS], own = PROTOCOL;
@@ -61,8 +62,10 @@ static int say_hello(const vb_ranks_options *o, int has_memory, vb_error *err)
     for (int i = 0; i <= o->count; i++)
         offset[i] = i > other ? sizeof host : 0;
     o->all_gather(o->context, host, offset);
-    return vb_fail(err, build[other] ? VB_BAD_ARGUMENT : VB_NO_MEMORY, "rank %d%s%s%s: %s", other, *host ? " (" : "", host, *host ? ")" : "",
-                   build[other] ? "it was built from another version of Verbatim than rank 0" : "no memory for a group of ranks");
+    return vb_fail(err, build[other] ? VB_BAD_ARGUMENT : VB_NO_MEMORY, "rank %d%s%s%s: %s", other, *host ? " (" : "",
+                   host, *host ? ")" : "",
+                   build[other] ? "it was built from another version of Verbatim than rank 0"
+                                : "no memory for a group of ranks");
 }
 
 /* Returns NULL if there is no memory. */
@@ -74,7 +77,8 @@ static struct vb_ranks *new_group(const vb_ranks_options *o)
     r->allocator = o->allocator;
     r->before = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->before);
     r->part = vb_alloc(&r->allocator, RANKS_PART, 1);
-    r->op = (struct op_ranks){.rank = o->rank, .count = o->count, .before = r->before, .all_gather = o->all_gather, .context = o->context};
+    r->op = (struct op_ranks){.rank = o->rank, .count = o->count, .before = r->before, .all_gather = o->all_gather,
+                              .context = o->context};
     r->op.offset = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->op.offset);
     snprintf(r->host, sizeof r->host, "%s", o->host ? o->host : "");
     snprintf(r->isa, sizeof r->isa, "%s", o->isa ? o->isa : "");
@@ -89,7 +93,8 @@ int vb_ranks_open(vb_ranks **out, const vb_ranks_options *o, vb_error *err)
 {
     *out = NULL;
     if (o->count < 1 || o->count > MOST_RANKS || o->rank < 0 || o->rank >= o->count)
-        return vb_fail(err, VB_BAD_ARGUMENT, "rank %d of %d, wanted 0 to count - 1 of at most %d", o->rank, o->count, MOST_RANKS);
+        return vb_fail(err, VB_BAD_ARGUMENT, "rank %d of %d, wanted 0 to count - 1 of at most %d", o->rank, o->count,
+                       MOST_RANKS);
     struct vb_ranks *r = new_group(o);
     int code = say_hello(o, r != NULL, err);
     if (!code)

@@ -52,8 +52,8 @@ static int tell(const struct tensor *t, vb_tensor *out)
 {
     if (!t)
         return 0;
-    *out = (vb_tensor){.name = t->name, .dtype = t->dtype_name, .ndim = t->ndim, .data = t->data, .bytes = t->bytes, .file = t->file,
-                       .quantized = dtype_is_quantized(t->dtype)};
+    *out = (vb_tensor){.name = t->name, .dtype = t->dtype_name, .ndim = t->ndim, .data = t->data, .bytes = t->bytes,
+                       .file = t->file, .quantized = dtype_is_quantized(t->dtype)};
     memcpy(out->shape, t->shape, sizeof out->shape);
     return 1;
 }
@@ -63,9 +63,15 @@ int vb_tensors_at(const vb_tensors *t, size_t number, vb_tensor *out)
     return tell(number < checkpoint_count(t->files) ? checkpoint_at(t->files, number) : NULL, out);
 }
 
-int vb_tensors_find(const vb_tensors *t, const char *name, vb_tensor *out) { return tell(checkpoint_find(t->files, name), out); }
+int vb_tensors_find(const vb_tensors *t, const char *name, vb_tensor *out)
+{
+    return tell(checkpoint_find(t->files, name), out);
+}
 
-const char *vb_tensors_metadata(const vb_tensors *t, const char *key) { return json_string_value(json_object_get(t->metadata, key)); }
+const char *vb_tensors_metadata(const vb_tensors *t, const char *key)
+{
+    return json_string_value(json_object_get(t->metadata, key));
+}
 
 /* ---- numbers ---- */
 
@@ -93,7 +99,10 @@ static float wide_number(const char *dtype, const char *data, size_t i)
     return (float)*(int32_t *)memcpy(&i32, data + i * sizeof i32, sizeof i32);
 }
 
-static int is_wide(const char *dtype) { return !strcmp(dtype, "F64") || !strcmp(dtype, "I64") || !strcmp(dtype, "I32"); }
+static int is_wide(const char *dtype)
+{
+    return !strcmp(dtype, "F64") || !strcmp(dtype, "I64") || !strcmp(dtype, "I32");
+}
 
 /* WEIGHT_ALL_TYPES: none. */
 static enum weight_type weight_type_of(const char *dtype)
@@ -116,7 +125,8 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
     size_t numbers;
     enum weight_type type = weight_type_of(t->dtype);
     if (!numbers_of(t, &numbers) || first > numbers || count > numbers - first)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: wanted %zu numbers from number %zu on, which it does not have", t->name, count, first);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: wanted %zu numbers from number %zu on, which it does not have",
+                       t->name, count, first);
     if (type == WEIGHT_ALL_TYPES && !is_wide(t->dtype))
         return vb_fail(err, VB_UNSUPPORTED, "%s is %s, which is not read as f32", t->name, t->dtype);
     struct fpenv env = fpenv_enter();
@@ -134,9 +144,11 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
             out[i] = (float)((((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15) - 8);
     } else if (type == WEIGHT_F4) { /* the scales are other tensors */
         for (size_t i = 0; i < count; i++)
-            out[i] = 0.5f * (float)quantized_e2m1[((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15];
+            out[i] = 0.5f *
+                     (float)quantized_e2m1[((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15];
     } else if (count) { /* rows are whole blocks: one after the other they are one row */
-        struct weight_view view = {.type = type, .data = t->data, .rows = 1, .cols = numbers, .stride = numbers, .tensor_scale = 1.0f};
+        struct weight_view view = {.type = type, .data = t->data, .rows = 1, .cols = numbers, .stride = numbers,
+                                   .tensor_scale = 1.0f};
         decode_weights(out, &view, 0, first, count);
     }
     fpenv_leave(env);
@@ -148,20 +160,23 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
 static int check(const vb_tensor *t, const char *file, const json_t *header, vb_error *err)
 {
     enum dtype stored;
-    size_t numbers, bytes, item = t->dtype ? safetensors_dtype(t->dtype, &stored) : 0, n = t->name ? strlen(t->name) : 0;
+    size_t numbers, bytes, item = t->dtype ? safetensors_dtype(t->dtype, &stored) : 0,
+                           n = t->name ? strlen(t->name) : 0;
     int printable = n > 0 && n <= TENSOR_MAX_NAME && utf8_valid(t->name, n) == n;
     for (size_t i = 0; printable && i < n; i++)
         printable = (unsigned char)t->name[i] >= 0x20 && t->name[i] != 0x7f;
     if (!printable || !strcmp(t->name, "__metadata__"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: a tensor's name is empty, longer than %d bytes, not printable or __metadata__", file,
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "%s: a tensor's name is empty, longer than %d bytes, not printable or __metadata__", file,
                        TENSOR_MAX_NAME);
     if (json_object_get(header, t->name))
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: %s is there twice", file, t->name);
     if (!item)
-        return vb_fail(err, VB_UNSUPPORTED, "%s: %s is %s, which safetensors files do not have", file, t->name, t->dtype ? t->dtype : "of no type");
+        return vb_fail(err, VB_UNSUPPORTED, "%s: %s is %s, which safetensors files do not have", file, t->name,
+                       t->dtype ? t->dtype : "of no type");
     if (!numbers_of(t, &numbers) || __builtin_mul_overflow(numbers, item, &bytes) || bytes != t->bytes)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: %s has %zu bytes, which are not those of its shape and dtype %s", file, t->name, t->bytes,
-                       t->dtype);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: %s has %zu bytes, which are not those of its shape and dtype %s",
+                       file, t->name, t->bytes, t->dtype);
     return VB_OK;
 }
 
@@ -177,9 +192,12 @@ static int add_entry(json_t *header, const vb_tensor *t, size_t *size, const cha
     int failed = !shape;
     for (int32_t d = 0; d < t->ndim; d++)
         failed |= json_array_append_new(shape, json_integer(t->shape[d]));
-    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", t->dtype, "shape", shape, "data_offsets", (json_int_t)*size, (json_int_t)end);
+    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", t->dtype, "shape", shape, "data_offsets", (json_int_t)*size,
+                              (json_int_t)end);
     *size = end;
-    return json_object_set_new(header, t->name, entry) || failed ? vb_fail(err, VB_NO_MEMORY, "%s: no memory for its header", file) : VB_OK;
+    return json_object_set_new(header, t->name, entry) || failed
+               ? vb_fail(err, VB_NO_MEMORY, "%s: no memory for its header", file)
+               : VB_OK;
 }
 
 struct tensors_output {
@@ -229,8 +247,8 @@ static int write_header(const struct tensors_output *o, const json_t *header)
     return code ? code : write_bytes(o, "       ", padded - size);
 }
 
-int vb_tensors_write(int fd, const char *name, const vb_tensor *tensors, size_t count, vb_progress_or_stop progress, void *context,
-                     vb_error *err)
+int vb_tensors_write(int fd, const char *name, const vb_tensor *tensors, size_t count, vb_progress_or_stop progress,
+                     void *context, vb_error *err)
 {
     struct tensors_output o = {.fd = fd, .name = name, .progress = progress, .context = context, .err = err};
     json_t *header = json_object();

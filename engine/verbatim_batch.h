@@ -21,12 +21,13 @@ typedef struct vb_batch_options {
      * eagle-keep. */
     vb_session_options session;
     int32_t max_sequences; /* largest number of sequences in a pass, 1 to 64; 0: 8 */
-    int64_t cache_tokens;  /* number of tokens for which the cache has room; all sequences share this cache. 0: max_sequences *
-                              (context + 16). If drafts form trees, 0 means max_sequences * (context + 65). When the cache is full,
-                              the newest sequence is preempted: its cache rows are freed and are computed again later */
-    int32_t keep_finished; /* largest number of finished sequences, 0 to 64, whose cache rows are kept for later requests that begin
-                              with the same tokens. When the cache has no free rows, the least recently used of these sequences is
-                              dropped */
+    int64_t cache_tokens;  /* number of tokens for which the cache has room; all sequences share this cache. 0:
+                              max_sequences * (context + 16). If drafts form trees, 0 means max_sequences * (context +
+                              65). When the cache is full, the newest sequence is preempted: its cache rows are freed
+                              and are computed again later */
+    int32_t keep_finished; /* largest number of finished sequences, 0 to 64, whose cache rows are kept for later
+                              requests that begin with the same tokens. When the cache has no free rows, the least
+                              recently used of these sequences is dropped */
     int keep_apart;        /* 1: sequences that begin with the same tokens do not share cache rows */
 } vb_batch_options;
 
@@ -43,7 +44,8 @@ typedef struct vb_request_end {
     const int32_t *tokens;   /* [count]: prompt and output */
     size_t prompt, count;    /* number of prompt tokens; number of all tokens */
     const vb_result *result;
-    vb_routes routes;        /* with record_routes or record_kept: those of all tokens whose rows were computed; else zeros */
+    vb_routes routes;        /* with record_routes or record_kept: those of all tokens whose rows were computed; else
+                                zeros */
 } vb_request_end;
 
 typedef struct vb_request {
@@ -60,10 +62,11 @@ typedef struct vb_request {
      * or if it is "expanded" and the batch's is not, the session's prompt must have been computed before the request is
      * added. */
     vb_session *session;
-    const vb_routes *routes; /* forced routes of this request (vb_session_options.routes), which vb_batch_add copies; NULL: the
-                                batch's. Requests share the rows of a common beginning only as far as their routes are the same.
-                                Must be NULL if `session` is not NULL */
-    vb_generate_options options; /* options.callback may add, pause and resume requests, but must not cancel a request or call vb_batch_step */
+    const vb_routes *routes; /* forced routes of this request (vb_session_options.routes), which vb_batch_add copies;
+                                NULL: the batch's. Requests share the rows of a common beginning only as far as their
+                                routes are the same. Must be NULL if `session` is not NULL */
+    vb_generate_options options; /* options.callback may add, pause and resume requests, but must not cancel a request
+                                    or call vb_batch_step */
     /* NULL, or a callback that receives the logits of each prompt token except the last (see vb_row_callback; `depth`
      * is -1). The callback is called once per prompt token, in ascending order of index, before the first token is
      * chosen. A request with prompt_row does not share cache rows that other sequences have computed. If a logit of a
@@ -89,7 +92,8 @@ int vb_batch_cancel(vb_batch *batch, int64_t id);
  * Both functions return 1, or 0 if no waiting or running request has this number. */
 int vb_batch_pause(vb_batch *batch, int64_t id);
 int vb_batch_resume(vb_batch *batch, int64_t id);
-/* Computes one pass for the running requests, and sets *left to the number of requests that wait or run and are not paused.
+/* Computes one pass for the running requests, and sets *left to the number of requests that wait or run and are not
+ * paused.
  *
  * Returns VB_STOPPED if vb_session_options.stop has cancelled the pass. The function returns no other error. After
  * VB_STOPPED no request has ended or lost a token, and the next step computes the same rows again. An error of one
@@ -105,8 +109,8 @@ typedef struct vb_batch_state {
     size_t kept;          /* number of finished sequences whose cache rows are kept */
     size_t passes;
     size_t preemptions;   /* how often a sequence was preempted */
-    size_t shared_tokens; /* number of tokens that were not computed, because their cache rows were shared with another sequence
-                             that begins with the same tokens */
+    size_t shared_tokens; /* number of tokens that were not computed, because their cache rows were shared with another
+                             sequence that begins with the same tokens */
     /* cache_tokens: number of rows in the cache, one for each token. cache_tokens_used: number of cache rows in use
      * now. most_cache_tokens_used: largest number of cache rows that were ever in use, including rows that were
      * reserved for passes. */

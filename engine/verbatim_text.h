@@ -4,9 +4,9 @@
 #define VERBATIM_TEXT_H
 
 /* Opens the byte-level BPE tokenizer of a checkpoint. `dir` is a GGUF file, or a directory with tokenizer.json,
- * tiktoken.model or tekken.json. `allocator` may be NULL. Returns VB_IO if the directory has none of these files. Returns
- * VB_UNSUPPORTED if the tokenizer uses a feature that is not implemented. An open tokenizer is read-only, and threads
- * may share it. The caller closes *out with vb_tokenizer_close. On an error *out is NULL. */
+ * tiktoken.model or tekken.json. `allocator` may be NULL. Returns VB_IO if the directory has none of these files.
+ * Returns VB_UNSUPPORTED if the tokenizer uses a feature that is not implemented. An open tokenizer is read-only, and
+ * threads may share it. The caller closes *out with vb_tokenizer_close. On an error *out is NULL. */
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);
 void vb_tokenizer_close(vb_tokenizer *tokenizer);
 /* Converts `size` bytes of text to token ids. Sets *count to the number of ids, and writes the first `room` of them to
@@ -22,14 +22,15 @@ int32_t vb_bos_token(const vb_tokenizer *tokenizer); /* id of the BOS token; -1:
 /* Returns VB_OK if two tokenizers have the same bytes for each id, the same BOS token and the same EOS token. Returns
  * VB_BAD_ARGUMENT if they differ, and the message names a difference. */
 int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err);
-int vb_add_bos(const vb_tokenizer *tokenizer);       /* 1: a text should begin with BOS (add_bos_token of tokenizer_config.json) */
+int vb_add_bos(const vb_tokenizer *tokenizer);       /* 1: a text should begin with BOS (add_bos_token of
+                                                        tokenizer_config.json) */
 int32_t vb_tokenizer_size(const vb_tokenizer *tokenizer); /* the largest token id plus 1 */
-/* Returns a hash of the tokenizer: tokens, merges, added tokens and flags, and the patterns that cut text into words. Two
- * tokenizers with the same fingerprint give the same ids for each text and the same text for each id. */
+/* Returns a hash of the tokenizer: tokens, merges, added tokens and flags, and the patterns that cut text into words.
+ * Two tokenizers with the same fingerprint give the same ids for each text and the same text for each id. */
 uint64_t vb_tokenizer_fingerprint(const vb_tokenizer *tokenizer);
 /* Does what vb_encode does, but encodes the names of special tokens like ordinary text. */
-int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
-                    vb_error *err);
+int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room,
+                    size_t *count, vb_error *err);
 
 /* A decoder for UTF-8 text that arrives token by token. A token may end inside a character, so the decoder writes only
  * complete characters. Invalid bytes become U+FFFD. For a new stream, the caller sets the struct to zeros. */

@@ -1,4 +1,5 @@
-/* examples/generate.c -- Verbatim from C: a prompt continued with drafts, text as it comes, one tensor watched by a tap.
+/* examples/generate.c -- Verbatim from C: a prompt continued with drafts, text as it comes, one tensor watched by a
+ * tap.
  *
  *     cc generate.c -o generate $(pkg-config --cflags --libs verbatim) -lm
  *     ./generate golden/tale "Once upon a time" 40 */
@@ -58,13 +59,15 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s MODEL PROMPT [N]\n", argv[0]);
         return EXIT_FAILURE;
     }
-    vb_generate_options options = {.max_tokens = argc > 3 ? (size_t)atoi(argv[3]) : 40, .fingerprint = 1, .callback = on_token};
+    vb_generate_options options = {.max_tokens = argc > 3 ? (size_t)atoi(argv[3]) : 40, .fingerprint = 1,
+                                   .callback = on_token};
     if (vb_model_open(&model, argv[1], NULL, &err) || vb_tokenizer_open(&tokenizer, argv[1], NULL, &err))
         goto done;
     if ((count = encode(tokenizer, argv[2], ids, &err)) < 0)
         goto done;
     options.context = tokenizer;
-    vb_session_options how = {.drafting = {.method = vb_mtp_modules(model) ? "mtp-eagle" : "none"}, .tap = on_tap, .tap_context = &norm};
+    vb_session_options how = {.drafting = {.method = vb_mtp_modules(model) ? "mtp-eagle" : "none"}, .tap = on_tap,
+                              .tap_context = &norm};
     how.context = count + (int32_t)options.max_tokens; /* 0 would make room for all that the model can read */
     if (vb_session_open(&session, model, &how, &err) || vb_append(session, ids, (size_t)count, &err) ||
         vb_generate(session, &options, &result, &err))

@@ -31,16 +31,19 @@ int main(int argc, char **argv)
     size_t bytes = fread(text, 1, sizeof text, f);
     fclose(f);
     if (vb_model_open(&model, argv[1], NULL, &err) || vb_tokenizer_open(&tokenizer, argv[1], NULL, &err) ||
-        vb_encode_plain(tokenizer, text, bytes, ids, MOST_TOKENS, &count, &err) || vb_trainer_open(&trainer, model, NULL, &err))
+        vb_encode_plain(tokenizer, text, bytes, ids, MOST_TOKENS, &count, &err) ||
+        vb_trainer_open(&trainer, model, NULL, &err))
         return fprintf(stderr, "%s\n", err.message), 1;
     vb_train_sequence sequence = {.tokens = ids, .count = count < MOST_TOKENS ? count : MOST_TOKENS};
     for (int step = 1; step <= atoi(argv[3]); step++) {
-        if (vb_trainer_gradients(trainer, &sequence, 1, &losses, &err) || vb_trainer_update(trainer, step, 1e-3, &norm, &err))
+        if (vb_trainer_gradients(trainer, &sequence, 1, &losses, &err) ||
+            vb_trainer_update(trainer, step, 1e-3, &norm, &err))
             return fprintf(stderr, "%s\n", err.message), 1;
         printf("step %d: loss %.6f, norm %.6f\n", step, losses.total, norm);
     }
     for (; tensors < MOST_TENSORS && vb_trainer_tensor(trainer, tensors, &x); tensors++)
-        list[tensors] = (vb_tensor){.name = x.name, .dtype = "F32", .ndim = x.ndim, .shape = {x.shape[0], x.shape[1]}, .data = x.w, .bytes = 4 * x.count};
+        list[tensors] = (vb_tensor){.name = x.name, .dtype = "F32", .ndim = x.ndim, .shape = {x.shape[0], x.shape[1]},
+                                    .data = x.w, .bytes = 4 * x.count};
     int fd = open(argv[4], O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0 || vb_tensors_write(fd, argv[4], list, tensors, NULL, NULL, &err) || close(fd))
         return fprintf(stderr, "%s\n", fd < 0 ? "the file cannot be made" : err.message), 1;

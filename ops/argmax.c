@@ -42,7 +42,8 @@ static void on_device(struct op_ctx *cx, int32_t *best, const float *z, size_t S
     size_t parts = parts_of(V), mark = op_mark(cx);
     int32_t *of_parts = device_at(g, op_take(cx, S * parts));
     device_run(g, best_of_rows, S, parts, 1, .best = of_parts, .z = device_at(g, z), .V = V, .count = V, .part = PART);
-    device_run(g, best_of_rows, S, 1, 1, .best = device_at(g, best), .z = device_at(g, z), .V = V, .places = of_parts, .count = parts, .part = parts);
+    device_run(g, best_of_rows, S, 1, 1, .best = device_at(g, best), .z = device_at(g, z), .V = V, .places = of_parts,
+               .count = parts, .part = parts);
     op_give(cx, mark);
 }
 

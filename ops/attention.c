@@ -9,15 +9,18 @@
 #include "ops/weights.h"
 
 #define MOST_QUERIES 64               /* queries at once */
-#define MOST_VALUES ((size_t)1 << 22) /* numbers of o_b at once; both limits bound the scratch memory of a long prefill, and
-                                         change no bit */
+#define MOST_VALUES ((size_t)1 << 22) /* numbers of o_b at once; both limits bound the scratch memory of a long prefill,
+                                         and change no bit */
 #define GROUP 48                      /* (query, head) pairs that share one reading of the cache */
 
 static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
 static size_t groups_of(const struct attention *a) { return a->latent / QUANTIZED_GROUP; }
 
 /* Returns how many numbers the o_b of one query have. */
-static size_t values_of(const struct attention *a, size_t context) { return at_least(1, a->heads * blocks_of(context) * packed_latent(a)); }
+static size_t values_of(const struct attention *a, size_t context)
+{
+    return at_least(1, a->heads * blocks_of(context) * packed_latent(a));
+}
 
 static size_t queries_at_once(const struct attention *a, size_t S, size_t context)
 {
@@ -61,8 +64,10 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
     size_t width = a->latent + a->rope, row = packed_length(width), blocks = blocks_of(context);
     size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
     struct kv_layout rows = attention_rows(a);
-    size_t of_q8 = a->cache != KV_Q8 ? 0 : op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) +
-                                           op_scratch_bytes(pairs * groups_of(a) * sizeof(struct quantized_group) / sizeof(float));
+    size_t of_q8 = a->cache != KV_Q8
+                       ? 0
+                       : op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) +
+                             op_scratch_bytes(pairs * groups_of(a) * sizeof(struct quantized_group) / sizeof(float));
     return of_q8 + op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) +
            op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) + 2 * op_scratch_bytes(pairs * blocks) +
            op_scratch_bytes(queries * values_of(a, context)) + op_scratch_bytes(pairs * packed_latent(a)) +
@@ -81,7 +86,8 @@ static void make_groups(struct attention_pass *p)
         longest = at_least(longest, p->seen[s].length);
     p->blocks = blocks_of(longest);
     while (heads > 8 && p->S * ((H + heads - 1) / heads) * p->blocks < 3 * (size_t)p->cx->threads)
-        heads = (heads + 1) / 2; /* smaller groups, so that every thread has work when there are few queries and few tokens */
+        heads = (heads + 1) / 2; /* smaller groups, so that every thread has work when there are few queries and few
+                                    tokens */
     p->group_count = 0;
     for (size_t s = 0, n; s < p->S; s += n) {
         const struct timeline *t = &p->seen[s];
@@ -104,8 +110,8 @@ static void make_tasks(struct attention_pass *p)
     p->tasks = all + halved;
 }
 
-/* Finds the group and the block of a task. A half of a group has half of its heads or, if the group has several queries,
- * of its queries. Returns 0 if there is no such task, or nothing to do in it. */
+/* Finds the group and the block of a task. A half of a group has half of its heads or, if the group has several
+ * queries, of its queries. Returns 0 if there is no such task, or nothing to do in it. */
 static int find_task(const struct attention_pass *p, size_t task, struct attention_group *g, size_t *block)
 {
     size_t at = task < p->whole ? task : p->whole + (task - p->whole) / 2, second = (task - p->whole) % 2;
@@ -114,7 +120,8 @@ static int find_task(const struct attention_pass *p, size_t task, struct attenti
     *g = p->groups[at / p->blocks];
     *block = at % p->blocks;
     if (task >= p->whole) {
-        size_t *first = g->queries > 1 ? &g->s : &g->h, *count = g->queries > 1 ? &g->queries : &g->heads, half = (*count + 1) / 2;
+        size_t *first = g->queries > 1 ? &g->s : &g->h, *count = g->queries > 1 ? &g->queries : &g->heads,
+               half = (*count + 1) / 2;
         *first += second ? half : 0;
         *count = second ? *count - half : half;
     }
@@ -124,7 +131,10 @@ static int find_task(const struct attention_pass *p, size_t task, struct attenti
     return g->heads && *block * ATTENTION_BLOCK < g->length;
 }
 
-static size_t first_pair(const struct attention_pass *p, const struct attention_group *g) { return g->s * p->a->heads + g->h; }
+static size_t first_pair(const struct attention_pass *p, const struct attention_group *g)
+{
+    return g->s * p->a->heads + g->h;
+}
 
 static const struct timeline *longest_of(const struct attention_pass *p, const struct attention_group *g)
 {
@@ -151,7 +161,8 @@ static struct weight_view adjacent_rows(const struct attention_pass *p, const st
 }
 
 /* Returns the cache rows of a block. If these rows are not adjacent in memory, they are copied first. */
-static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block)
+static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct attention_group *g,
+                                     size_t block)
 {
     struct weight_view w = adjacent_rows(p, g, block);
     size_t n = tokens_of(g, block);
@@ -242,33 +253,34 @@ static void absorb_head(void *arg, size_t h, int thread)
 
 /* ---- scores and values, block by block ---- */
 
-/* Computes the dots of a group for one block with cache type q8: by rule 2 over the latents, plus by rule 1 over the rope
- * parts. */
-static void dots_of_groups(const struct attention_pass *p, int thread, const struct attention_group *g, const struct weight_view *rows,
-                           float *score)
+/* Computes the dots of a group for one block with cache type q8: by rule 2 over the latents, plus by rule 1 over the
+ * rope parts. */
+static void dots_of_groups(const struct attention_pass *p, int thread, const struct attention_group *g,
+                           const struct weight_view *rows, float *score)
 {
     size_t first = first_pair(p, g), pairs = g->queries * g->heads;
     struct weight_view rope = kv_rope_view(&p->layout, rows->data, rows->rows);
     float *rope_score = p->rope_score + (size_t)thread * GROUP * SCORE_STRIDE;
     void *scratch = op_kernel_scratch(p->cx, thread);
-    p->cx->k->matmul_quantized(score, SCORE_STRIDE, rows, 0, rows->rows, p->query_groups + first * groups_of(p->a), groups_of(p->a), pairs,
-                               scratch);
-    p->cx->k->matmul[WEIGHT_BF16](rope_score, SCORE_STRIDE, &rope, 0, rows->rows, p->query_packed + first * p->row + p->a->latent, p->row, pairs,
-                                  scratch);
+    p->cx->k->matmul_quantized(score, SCORE_STRIDE, rows, 0, rows->rows, p->query_groups + first * groups_of(p->a),
+                               groups_of(p->a), pairs, scratch);
+    p->cx->k->matmul[WEIGHT_BF16](rope_score, SCORE_STRIDE, &rope, 0, rows->rows,
+                                  p->query_packed + first * p->row + p->a->latent, p->row, pairs, scratch);
     for (size_t i = 0; i < pairs; i++)
         p->cx->k->axpy(score + i * SCORE_STRIDE, 1.0f, rope_score + i * SCORE_STRIDE, rows->rows);
 }
 
 /* Computes s of a group for one block, for every token to which at least one query of the group attends. Scores of
  * tokens to which a query does not attend are never read. */
-static void scores_of_block(const struct attention_pass *p, int thread, const struct attention_group *g, const struct weight_view *rows,
-                            float *score)
+static void scores_of_block(const struct attention_pass *p, int thread, const struct attention_group *g,
+                            const struct weight_view *rows, float *score)
 {
     size_t pairs = g->queries * g->heads;
     if (p->a->cache == KV_Q8)
         dots_of_groups(p, thread, g, rows, score);
     else
-        p->cx->k->matmul[rows->type](score, SCORE_STRIDE, rows, 0, rows->rows, p->query_packed + first_pair(p, g) * p->row, p->row, pairs,
+        p->cx->k->matmul[rows->type](score, SCORE_STRIDE, rows, 0, rows->rows,
+                                     p->query_packed + first_pair(p, g) * p->row, p->row, pairs,
                                      op_kernel_scratch(p->cx, thread));
     for (size_t i = 0; i < pairs; i++)
         p->cx->k->scale(score + i * SCORE_STRIDE, p->a->scale, rows->rows);
@@ -282,16 +294,19 @@ static void values_of_block(const struct attention_pass *p, int thread, const st
     for (size_t q = 0, same; q < g->queries; q += same) {
         float *o_b = p->values + (first_pair(p, g) + q * p->a->heads) * ld + block * c;
         rows->rows = seen_of_block(&p->seen[g->s + q], block * ATTENTION_BLOCK);
-        for (same = 1; q + same < g->queries && seen_of_block(&p->seen[g->s + q + same], block * ATTENTION_BLOCK) == rows->rows;)
+        for (same = 1;
+             q + same < g->queries && seen_of_block(&p->seen[g->s + q + same], block * ATTENTION_BLOCK) == rows->rows;)
             same++;
         if (rows->rows)
-            (p->a->cache == KV_Q8 ? p->cx->k->fma_rows_cache_q8 : p->cx->k->fma_rows[rows->type])(
-                o_b, ld, rows, 0, c, score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE, same * g->heads, op_kernel_scratch(p->cx, thread));
+            (p->a->cache == KV_Q8 ? p->cx->k->fma_rows_cache_q8
+                                  : p->cx->k->fma_rows[rows->type])(o_b, ld, rows, 0, c,
+                                                                    score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE,
+                                                                    same * g->heads, op_kernel_scratch(p->cx, thread));
     }
 }
 
-/* Computes m_b, l_b and o_b of one block for one group. The cache rows are read from memory once: for o_b they are still in
- * the CPU's cache. */
+/* Computes m_b, l_b and o_b of one block for one group. The cache rows are read from memory once: for o_b they are
+ * still in the CPU's cache. */
 static void block_of_cache(void *arg, size_t task, int thread)
 {
     struct attention_pass *p = arg;
@@ -300,12 +315,14 @@ static void block_of_cache(void *arg, size_t task, int thread)
     if (!find_task(p, task, &g, &block))
         return;
     struct weight_view rows = cache_rows(p, thread, &g, block);
-    struct weight_ahead ahead = rows_of_task(p, task + (size_t)p->cx->threads); /* this thread's next task, if all are equally fast */
+    struct weight_ahead ahead = rows_of_task(p, task + (size_t)p->cx->threads); /* this thread's next task, if all are
+                                                                                   equally fast */
     rows.ahead = &ahead;
     float *score = p->score + (size_t)thread * GROUP * SCORE_STRIDE;
     scores_of_block(p, thread, &g, &rows, score);
     for (size_t i = 0; i < g.queries * g.heads; i++) {
-        size_t n = seen_of_block(&p->seen[g.s + i / g.heads], block * ATTENTION_BLOCK), at = (first_pair(p, &g) + i) * p->blocks + block;
+        size_t n = seen_of_block(&p->seen[g.s + i / g.heads], block * ATTENTION_BLOCK),
+               at = (first_pair(p, &g) + i) * p->blocks + block;
         float *s = score + i * SCORE_STRIDE;
         if (n)
             p->m[at] = p->cx->k->softmax_block(s, s, n, &p->l[at]);
@@ -343,7 +360,8 @@ static void value_head(void *arg, size_t h, int thread)
     const void *o = form == OP_F32 ? (const void *)(p->latent + h * packed_latent(a)) : op_packed_row(&p->o, form, h);
     for (size_t s = 0; s < p->S; s++)
         join_values(p, s * a->heads + h);
-    op_multiply(p->cx, thread, p->y + h * a->value, attention_row_heads(a) * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
+    op_multiply(p->cx, thread, p->y + h * a->value, attention_row_heads(a) * a->value, &w_uv, 0, a->value, o,
+                a->heads * packed_latent(a), p->S);
 }
 
 /* ---- telling ---- */
@@ -358,8 +376,8 @@ static void scores_of_pair(struct attention_pass *p, size_t s, size_t h)
     }
 }
 
-/* Reports s_j of every query to the probe, head by head. The scores are computed once more, on the caller's thread. If there are several
- * ranks, each rank computes those of its heads. */
+/* Reports s_j of every query to the probe, head by head. The scores are computed once more, on the caller's thread. If
+ * there are several ranks, each rank computes those of its heads. */
 static void show_scores(struct attention_pass *p, size_t first)
 {
     struct op_probe *probe = p->cx->probe;
@@ -401,7 +419,8 @@ static void some_queries(struct attention_pass *p, size_t first)
 void op_attention(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct attention *a,
                   size_t S, size_t context)
 {
-    size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
+    size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context),
+           pairs = most * a->heads;
     size_t blocks = blocks_of(context);
     if (cx->device) {
         device_attention(cx, y, q, a, S);
@@ -414,7 +433,9 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
     if (a->cache == KV_Q8) {
         p.rope_score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
-        p.query_groups = (struct quantized_group *)(void *)op_take(cx, pairs * groups_of(a) * sizeof(struct quantized_group) / sizeof(float));
+        p.query_groups = (struct quantized_group *)(void *)op_take(cx, pairs * groups_of(a) *
+                                                                           sizeof(struct quantized_group) /
+                                                                           sizeof(float));
     }
     p.m = op_take(cx, pairs * blocks);
     p.l = op_take(cx, pairs * blocks);
@@ -422,7 +443,8 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.latent = op_take(cx, pairs * packed_latent(a));
     p.o = op_take_packed(cx, (1u << op_form(cx, &a->w_uv)) & ~(1u << OP_F32), pairs, a->latent);
     if (a->uk_transposed)
-        p.q_groups = (struct quantized_group *)(void *)op_take_packed(cx, 1u << OP_GROUPS, pairs, a->nope).rows[OP_GROUPS];
+        p.q_groups = (struct quantized_group *)(void *)op_take_packed(cx, 1u << OP_GROUPS, pairs, a->nope)
+                         .rows[OP_GROUPS];
     else
         p.q_nope = op_take(cx, pairs * a->nope);
     p.groups = (struct attention_group *)(void *)op_take(cx, pairs * sizeof(struct attention_group) / sizeof(float));

@@ -5,8 +5,8 @@
  *     o[h,c]     = sum_j softmax_j(s) row_j[c]
  *     y[h,v]     = sum_c W_uv[h,v,c] o[h,c]
  *
- * row_j is the cache row of token j: its latent (c numbers), then its rotated rope part (r numbers), as the cache stores
- * them (ops/kv_rows.h).
+ * row_j is the cache row of token j: its latent (c numbers), then its rotated rope part (r numbers), as the cache
+ * stores them (ops/kv_rows.h).
  * The letters h, n, c, r and v are those of docs/SEMANTICS.md. The formulas are from the DeepSeek-V2 report, 2.1.2.
  *
  * Order of the sums (docs/ARITHMETIC.md, rule 4): kernel fma_rows computes q_abs, with n ascending. Each s_j is one dot
@@ -20,8 +20,8 @@
  * divided by L.
  *
  * If the cache type is q8, the scores are s_j = (dot(q_abs[h], latent_j) + dot(q_rope[h], rope_j)) * scale instead. The
- * first dot follows rule 2, with q_abs quantized in groups of 32; the second follows rule 1. The sum and the product are
- * each rounded once. In o_b, each number of a latent is fl32(d * q).
+ * first dot follows rule 2, with q_abs quantized in groups of 32; the second follows rule 1. The sum and the product
+ * are each rounded once. In o_b, each number of a latent is fl32(d * q).
  *
  * The product with W_uv follows rule 1, or rule 2 if W_uv is quantized. Nothing is computed for tokens that a query may
  * not attend to. */
@@ -33,8 +33,8 @@
 
 #define ATTENTION_BLOCK 256
 
-/* The tokens that one query attends to: tokens 0..length-1 of its sequence. The cache row of token j is number slots[j] of
- * the rows at `rows` (ops/kv_rows.h). */
+/* The tokens that one query attends to: tokens 0..length-1 of its sequence. The cache row of token j is number slots[j]
+ * of the rows at `rows` (ops/kv_rows.h). */
 struct timeline {
     const void *rows;
     const int32_t *slots;
@@ -47,24 +47,26 @@ struct timeline {
  * columns. */
 struct attention {
     size_t heads, nope, rope, value, latent; /* the sizes H, n, r, v and c */
-    size_t row_heads; /* heads in a row of q and of y; 0: H. If it is more than H, other processes compute the other heads */
+    size_t row_heads; /* heads in a row of q and of y; 0: H. If it is more than H, other processes compute the other
+                         heads */
     struct weight_view w_uk, w_uv;
     size_t uk_stride, uv_stride;
     int uk_transposed;
     float scale;
     enum kv_type cache; /* the type of the cache rows */
-    /* With a device only: [S], in memory with a twin that is up to date. `seen` of op_attention is not used then. `layer` is the layer's number
-     * in the cache, and longest is the length of the longest timeline or more. */
+    /* With a device only: [S], in memory with a twin that is up to date. `seen` of op_attention is not used then.
+     * `layer` is the layer's number in the cache, and longest is the length of the longest timeline or more. */
     const struct device_row *device_rows;
     size_t layer, longest;
-    /* op_expanded only; the device and op_attention compute no tails. After the tokens of its timeline, query s attends to `tail` more tokens, whose
-     * cache rows are numbers tail_slots[s * tail ..] of the timeline's rows. They are the last tokens in the order of the sums */
+    /* op_expanded only; the device and op_attention compute no tails. After the tokens of its timeline, query s attends
+     * to `tail` more tokens, whose cache rows are numbers tail_slots[s * tail ..] of the timeline's rows. They are the
+     * last tokens in the order of the sums */
     size_t tail;
     const int32_t *tail_slots; /* [S, tail] */
 };
 
-/* Heads are divided among several processes in units of so many. The values of a unit are a multiple of 32, so that a unit of rows of y is
- * whole chunks of the input of o_proj. */
+/* Heads are divided among several processes in units of so many. The values of a unit are a multiple of 32, so that a
+ * unit of rows of y is whole chunks of the input of o_proj. */
 static inline size_t attention_head_unit(size_t value)
 {
     size_t unit = 1;
@@ -74,7 +76,10 @@ static inline size_t attention_head_unit(size_t value)
 }
 
 static inline size_t attention_row_heads(const struct attention *a) { return a->row_heads ? a->row_heads : a->heads; }
-static inline struct kv_layout attention_rows(const struct attention *a) { return (struct kv_layout){.type = a->cache, .latent = a->latent, .rope = a->rope}; }
+static inline struct kv_layout attention_rows(const struct attention *a)
+{
+    return (struct kv_layout){.type = a->cache, .latent = a->latent, .rope = a->rope};
+}
 
 /* Returns the bytes of scratch that op_attention needs for up to S queries, if none attends to more than `context`
  * tokens. */

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-void attention_join(const struct kernels *k, float *o, float *m, const float *l, const float *sums, size_t blocks, size_t n)
+void attention_join(const struct kernels *k, float *o, float *m, const float *l, const float *sums, size_t blocks,
+                    size_t n)
 {
     float M = m[0], L = 0.0f;
     for (size_t b = 1; b < blocks; b++)

@@ -24,10 +24,11 @@ struct cache_rows {
     int round_latent, read_back;
 };
 
-/* Changes q [S, heads, n+r] and kv_a [S, c+r], and writes S cache rows. cos_sin [S, r] has the angles of each row (op_rope_angles). Of rows [S],
- * it reads rows, layer_bytes, slot and query_scale. With a device, `rows` has a twin that is up to date. */
-void op_cache_rows(const struct op_ctx *cx, float *q, float *kv_a, const float *cos_sin, const struct device_row *rows, const struct cache_rows *a,
-                   size_t S);
+/* Changes q [S, heads, n+r] and kv_a [S, c+r], and writes S cache rows. cos_sin [S, r] has the angles of each row
+ * (op_rope_angles). Of rows [S], it reads rows, layer_bytes, slot and query_scale. With a device, `rows` has a twin
+ * that is up to date. */
+void op_cache_rows(const struct op_ctx *cx, float *q, float *kv_a, const float *cos_sin, const struct device_row *rows,
+                   const struct cache_rows *a, size_t S);
 
 /* Multiplies n numbers of a query by query_scale, unless it is 1. */
 void op_scale_query(float *q, size_t n, float scale);

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #define CLOSED 0xffffffffu   /* in the lower half of a ticket: there is no task */
-#define MEMBER_SPINS 100e-6  /* seconds without a task before a member sleeps; longer than the time between two passes */
+#define MEMBER_SPINS 100e-6  /* seconds without a task before a member sleeps; longer than the time between two
+                                passes */
 #define LEADER_SPINS 50e-6   /* seconds of waiting before the leader sleeps */
 #define SHORTEST_MISS 50e-6  /* seconds; many times as long as the last task of a short region */
 #define PAUSES 64            /* pauses between two reads of the clock, one or two microseconds */
@@ -22,14 +23,15 @@
 
 static uint64_t load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
-/* Pins the calling thread to a processor, also if it runs there already: without that, it could leave the processor later. */
+/* Pins the calling thread to a processor, also if it runs there already: without that, it could leave the processor
+ * later. */
 static void move_to(int cpu)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu, &set);
-    sched_setaffinity(0, sizeof set, &set); /* this fails if the processor may not be used any more; the thread then stays where it
-                                               is, and results do not change */
+    sched_setaffinity(0, sizeof set, &set); /* this fails if the processor may not be used any more; the thread then
+                                               stays where it is, and results do not change */
 }
 
 static void take_place(const struct crew *c, int thread)
@@ -38,15 +40,15 @@ static void take_place(const struct crew *c, int thread)
         move_to(placement_of_thread(c->placement, thread, c->threads).cpu);
 }
 
-/* With `exact`, a job waits for each of its threads, and there may be more of them than free cores. A thread that waits then
- * gives its core to the one that it waits for, instead of spinning until the scheduler takes the core away. */
+/* With `exact`, a job waits for each of its threads, and there may be more of them than free cores. A thread that waits
+ * then gives its core to the one that it waits for, instead of spinning until the scheduler takes the core away. */
 static void let_others_run(const struct crew *c)
 {
     if (c->exact)
         sched_yield();
 }
 
-/* ---- tasks -------------------------------------------------------------------------------------------------------- */
+/* ---- tasks ------------------------------------------------------------------------------------------------------- */
 
 static void end_task(struct crew *c)
 {
@@ -111,12 +113,13 @@ static int take_tasks(struct crew *c, int thread)
     return some;
 }
 
-/* ---- the others ---------------------------------------------------------------------------------------------------- */
+/* ---- the others -------------------------------------------------------------------------------------------------- */
 
 static int is_open(const struct crew *c)
 {
     for (int i = 0; i < c->parts; i++)
-        if ((uint32_t)__atomic_load_n(&c->part[i].ticket, __ATOMIC_SEQ_CST) < __atomic_load_n(&c->part[i].end, __ATOMIC_RELAXED))
+        if ((uint32_t)__atomic_load_n(&c->part[i].ticket, __ATOMIC_SEQ_CST) <
+            __atomic_load_n(&c->part[i].end, __ATOMIC_RELAXED))
             return 1;
     return 0;
 }
@@ -195,7 +198,7 @@ static int start(struct crew_member *m)
     return failed;
 }
 
-/* ---- the leader ----------------------------------------------------------------------------------------------------- */
+/* ---- the leader -------------------------------------------------------------------------------------------------- */
 
 size_t crew_bytes(int threads) { return sizeof(struct crew) + (size_t)threads * sizeof(struct crew_member); }
 
@@ -271,10 +274,11 @@ double crew_patience(double led) { return led > SHORTEST_MISS ? led : SHORTEST_M
 
 #define SHORTEST_REST 16.0 /* shortest rest, as a multiple of the wait; so at most 1/17 of the time is lost */
 #define LONGEST_REST 4.0   /* limit in seconds for doubled rests; SHORTEST_REST times the wait may be longer */
-#define WORTH 2.0          /* a member is not left out if the loss by its waits is below its gain divided by this number */
+#define WORTH 2.0          /* a member is not left out if the loss by its waits is below its gain divided by this
+                              number */
 
-/* With n threads, a member's gain is a share of about 1/n of the work. If the member is interrupted again soon after its rest,
- * the next rest is twice as long. */
+/* With n threads, a member's gain is a share of about 1/n of the work. If the member is interrupted again soon after
+ * its rest, the next rest is twice as long. */
 double crew_rest(double waited, double rest, double since, int threads)
 {
     if (since > WORTH * threads * waited)
@@ -285,7 +289,8 @@ double crew_rest(double waited, double rest, double since, int threads)
     return twice > least ? twice : least;
 }
 
-/* Computes `wanted` of all members. May be called only between two jobs, when no thread does a task (see take_tasks_of). */
+/* Computes `wanted` of all members. May be called only between two jobs, when no thread does a task (see
+ * take_tasks_of). */
 static void decide_who_is_wanted(struct crew *c)
 {
     double t = op_seconds();
@@ -376,7 +381,8 @@ void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_
     for (int i = 0; i < c->parts; i++) {
         size_t end = first[i + 1] < own ? first[i + 1] : own;
         __atomic_store_n(&c->part[i].ticket, job << 32 | CLOSED, __ATOMIC_RELAXED);
-        __atomic_store_n(&c->part[i].end, end, __ATOMIC_RELEASE); /* the part was closed in the line above: see take_tasks_of */
+        __atomic_store_n(&c->part[i].end, end, __ATOMIC_RELEASE); /* the part was closed in the line above: see
+                                                                     take_tasks_of */
     }
     if (c->changed || begun >= c->next_return)
         decide_who_is_wanted(c);

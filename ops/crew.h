@@ -6,10 +6,10 @@
  * scheduler tick.
  *
  * In a crew, a region ends when its tasks are done. It does not matter which threads have done them. The leader waits
- * only for a member that was interrupted inside a task. If these waits cost more than the member's work gains, the member
- * gets no tasks for a time that is many times as long as the wait. So only a small part of the time is lost to busy
- * cores. If the interruptions are short and rare, as when a server's thread sends tokens after each pass, the member
- * goes on. No bit of the results depends on which thread does a task. */
+ * only for a member that was interrupted inside a task. If these waits cost more than the member's work gains, the
+ * member gets no tasks for a time that is many times as long as the wait. So only a small part of the time is lost to
+ * busy cores. If the interruptions are short and rare, as when a server's thread sends tokens after each pass, the
+ * member goes on. No bit of the results depends on which thread does a task. */
 #ifndef VB_CREW_H
 #define VB_CREW_H
 
@@ -29,9 +29,11 @@ struct crew_member {
     pthread_t id;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    /* this member was still inside a task after crew_patience seconds; only the leader uses `late`, `rest` and `until` */
+    /* this member was still inside a task after crew_patience seconds; only the leader uses `late`, `rest` and
+     * `until` */
     _Alignas(64) int late;
-    /* this member was interrupted and is left out for `rest` seconds, until the monotonic clock shows `until`; `rest` may be 0 */
+    /* this member was interrupted and is left out for `rest` seconds, until the monotonic clock shows `until`; `rest`
+     * may be 0 */
     double rest, until;
 };
 
@@ -46,19 +48,21 @@ struct crew {
         size_t end; /* end of the part's range of tasks */
     } part[PLACEMENT_NODES];
     int parts;
-    const struct placement *placement; /* pins threads to processors, and says from which part a thread takes its first tasks; or
-                                          NULL */
+    const struct placement *placement; /* pins threads to processors, and says from which part a thread takes its first
+                                          tasks; or NULL */
     _Alignas(64) size_t finished; /* number of tasks of this job that are done */
     int leader_sleeps;
     _Alignas(64) void (*work)(void *arg, size_t task, int thread);
     void *arg;
-    size_t own, total; /* total: the number of tasks; with `exact`, each of the tasks [own, total) is reserved for one member */
+    size_t own, total; /* total: the number of tasks; with `exact`, each of the tasks [own, total) is reserved for one
+                          member */
     int over;          /* nonzero: members shall end */
     int exact, threads, started, in_use; /* threads, started and in_use count the leader too */
     int changed;         /* nonzero: `wanted` of all members has to be computed again */
     double next_return;  /* the earliest `until` of the members that are left out */
     pid_t process;
-    size_t passes, pass_threads; /* the number of passes, and the sum of their thread counts; op_begin_pass adds to both */
+    size_t passes, pass_threads; /* the number of passes, and the sum of their thread counts; op_begin_pass adds to
+                                    both */
     size_t left_out;     /* how many times a member was left out */
     double waited;       /* seconds that the leader has waited for interrupted members */
     pthread_mutex_t lock;
@@ -87,8 +91,8 @@ int crew_use(struct crew *c, int threads);
 int crew_available(const struct crew *c);
 /* Calls work(arg, task, thread) for every task in [0, first[parts]), and returns when all are done. The number of tasks
  * is below CREW_MOST_TASKS. The caller takes tasks as thread 0, and the members take tasks too. Part p has tasks
- * first[p] .. first[p + 1] - 1; the threads of part p do these tasks first, and then tasks of other parts. Only the leader
- * may call this, not from two threads at once and not from within a task. */
+ * first[p] .. first[p + 1] - 1; the threads of part p do these tasks first, and then tasks of other parts. Only the
+ * leader may call this, not from two threads at once and not from within a task. */
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg);
 
 /* crew_patience and crew_rest decide how long the leader waits for a member, and for how long the member is then left

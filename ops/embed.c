@@ -7,8 +7,8 @@ void op_embed(const struct op_ctx *cx, float *y, size_t ldy, const struct weight
 {
     struct device *g = cx->device;
     if (g) {
-        device_run(g, embed, S, (w->cols + THREADS_embed - 1) / THREADS_embed, 1, .y = device_at(g, y), .tok = device_at(g, tok), .ldy = ldy,
-                   .part = device_part(g, w, NULL, 0));
+        device_run(g, embed, S, (w->cols + THREADS_embed - 1) / THREADS_embed, 1, .y = device_at(g, y),
+                   .tok = device_at(g, tok), .ldy = ldy, .part = device_part(g, w, NULL, 0));
         return;
     }
     for (size_t s = 0; s < S; s++)

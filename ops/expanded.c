@@ -55,7 +55,8 @@ static size_t floats_of_head(const struct attention *a, size_t tokens)
 
 static size_t heads_at_once(const struct attention *a, size_t tokens)
 {
-    size_t most = at_most(a->heads, at_least(1, MOST_EXPANDED / floats_of_head(a, tokens))), turns = (a->heads + most - 1) / most;
+    size_t most = at_most(a->heads, at_least(1, MOST_EXPANDED / floats_of_head(a, tokens))),
+           turns = (a->heads + most - 1) / most;
     return (a->heads + turns - 1) / turns;
 }
 
@@ -73,11 +74,13 @@ static size_t most_floats(const struct attention *a, size_t S, size_t context)
 
 size_t op_expanded_scratch(const struct attention *a, size_t S, size_t context, int threads)
 {
-    size_t T = (size_t)threads, queries = queries_of_task(a, S, context), blocks = blocks_of(context), width = a->nope + a->rope;
-    return op_scratch_bytes(most_floats(a, S, context)) + 3 * 64 + op_scratch_bytes(T * TOKENS * (a->latent + a->rope)) +
-           op_scratch_bytes(T * TOKENS * width) + op_packed_scratch(T * TOKENS, a->latent) +
-           op_scratch_bytes(T * queries * key_of(a)) + op_scratch_bytes(T * queries * SCORE_STRIDE) +
-           2 * op_scratch_bytes(T * queries * blocks) + op_scratch_bytes(T * queries * blocks * a->value) + op_scratch_bytes(context);
+    size_t T = (size_t)threads, queries = queries_of_task(a, S, context), blocks = blocks_of(context),
+           width = a->nope + a->rope;
+    return op_scratch_bytes(most_floats(a, S, context)) + 3 * 64 +
+           op_scratch_bytes(T * TOKENS * (a->latent + a->rope)) + op_scratch_bytes(T * TOKENS * width) +
+           op_packed_scratch(T * TOKENS, a->latent) + op_scratch_bytes(T * queries * key_of(a)) +
+           op_scratch_bytes(T * queries * SCORE_STRIDE) + 2 * op_scratch_bytes(T * queries * blocks) +
+           op_scratch_bytes(T * queries * blocks * a->value) + op_scratch_bytes(context);
 }
 
 /* ---- keys and values ---- */
@@ -103,7 +106,8 @@ static void expand_head(const struct expanded_pass *p, int thread, size_t h, siz
 {
     const struct attention *a = p->a;
     size_t width = a->nope + a->rope, from = a->latent + a->rope;
-    struct weight_view w_uk = {.type = WEIGHT_F32, .data = p->w_uk + h * a->latent * a->nope, .rows = a->latent, .cols = a->nope, .stride = a->nope};
+    struct weight_view w_uk = {.type = WEIGHT_F32, .data = p->w_uk + h * a->latent * a->nope, .rows = a->latent,
+                               .cols = a->nope, .stride = a->nope};
     struct weight_view w_uv = weight_rows(&a->w_uv, (p->head + h) * a->uv_stride, a->value);
     float *nope = p->nope + (size_t)thread * TOKENS * width;
     p->cx->k->fma_rows[WEIGHT_F32](nope, width, &w_uk, 0, a->nope, latent, from, n, op_kernel_scratch(p->cx, thread));
@@ -146,7 +150,8 @@ struct expanded_task {
 static struct expanded_task task_of(const struct expanded_pass *p, int thread, size_t h, size_t s, size_t count)
 {
     struct expanded_task t = {.p = p, .thread = thread, .h = h, .s = s, .count = count};
-    size_t first = (size_t)thread * p->queries, most = blocks_of(p->length + p->a->tail), width = p->a->nope + p->a->rope;
+    size_t first = (size_t)thread * p->queries, most = blocks_of(p->length + p->a->tail),
+           width = p->a->nope + p->a->rope;
     for (size_t i = 0; i < count; i++)
         t.length = at_least(t.length, p->seen[s + i].length);
     t.blocks = blocks_of(t.length + p->a->tail);
@@ -160,8 +165,12 @@ static struct expanded_task task_of(const struct expanded_pass *p, int thread, s
     return t;
 }
 
-/* Returns to how many tokens of the block that begins at j query i of the task attends: those of its timeline, and all of them. */
-static size_t shared_by(const struct expanded_task *t, size_t i, size_t j) { return seen_of_block(&t->p->seen[t->s + i], j); }
+/* Returns to how many tokens of the block that begins at j query i of the task attends: those of its timeline, and all
+ * of them. */
+static size_t shared_by(const struct expanded_task *t, size_t i, size_t j)
+{
+    return seen_of_block(&t->p->seen[t->s + i], j);
+}
 static size_t seen_by(const struct expanded_task *t, size_t i, size_t j)
 {
     struct timeline all = {.length = t->p->seen[t->s + i].length + t->p->a->tail};
@@ -181,14 +190,16 @@ static struct part_of_tail part_of_tail(const struct expanded_task *t, size_t i,
     return (struct part_of_tail){p->length + (t->s + i) * p->a->tail + skipped, seen_by(t, i, j) - shared, shared};
 }
 
-/* Computes the scores of `count` queries from query i of a task on, for n tokens, the first of which is `token`, from `place` in the block on. */
+/* Computes the scores of `count` queries from query i of a task on, for n tokens, the first of which is `token`, from
+ * `place` in the block on. */
 static void some_scores(const struct expanded_task *t, size_t i, size_t count, size_t token, size_t n, size_t place)
 {
     const struct expanded_pass *p = t->p;
     struct weight_view keys = {.type = WEIGHT_F32, .data = p->keys + (t->h * p->tokens + token) * p->key, .rows = n,
                                .cols = p->a->nope + p->a->rope, .stride = p->key, .packed = 1};
     float *score = t->score + i * SCORE_STRIDE + place;
-    p->cx->k->matmul[WEIGHT_F32](score, SCORE_STRIDE, &keys, 0, n, t->query + i * p->key, p->key, count, op_kernel_scratch(p->cx, t->thread));
+    p->cx->k->matmul[WEIGHT_F32](score, SCORE_STRIDE, &keys, 0, n, t->query + i * p->key, p->key, count,
+                                 op_kernel_scratch(p->cx, t->thread));
     for (size_t k = 0; k < count; k++)
         p->cx->k->scale(score + k * SCORE_STRIDE, p->a->scale, n);
 }
@@ -212,7 +223,8 @@ static void add_tail(const struct expanded_task *t, float *sums, size_t i, size_
     size_t V = p->a->value;
     struct part_of_tail tail = part_of_tail(t, i, j);
     for (size_t m = 0; m < tail.count; m++)
-        p->cx->k->axpy(sums, t->score[i * SCORE_STRIDE + tail.place + m], p->values + (t->h * p->tokens + tail.first + m) * V, V);
+        p->cx->k->axpy(sums, t->score[i * SCORE_STRIDE + tail.place + m],
+                       p->values + (t->h * p->tokens + tail.first + m) * V, V);
 }
 
 /* Computes o_b of some queries from i on, whose timelines have at least n tokens in the block, and less than n + ALIKE.
@@ -231,7 +243,8 @@ static size_t sum_values(const struct expanded_task *t, size_t block, size_t i, 
     }
     while (i + count < t->count && shared_by(t, i + count, j) - n < ALIKE)
         count++;
-    p->cx->k->fma_rows[WEIGHT_F32](sums, ld, &shared, 0, V, t->score + i * SCORE_STRIDE, SCORE_STRIDE, count, op_kernel_scratch(p->cx, t->thread));
+    p->cx->k->fma_rows[WEIGHT_F32](sums, ld, &shared, 0, V, t->score + i * SCORE_STRIDE, SCORE_STRIDE, count,
+                                   op_kernel_scratch(p->cx, t->thread));
     for (size_t k = 0; k < count; k++) {
         for (size_t more = n; more < shared_by(t, i + k, j); more++)
             p->cx->k->axpy(sums + k * ld, t->score[(i + k) * SCORE_STRIDE + more], values + more * V, V);
@@ -248,8 +261,9 @@ static void attend_to_block(const struct expanded_task *t, size_t block)
     scores_of_block(t, j);
     for (size_t i = 0; i < t->count; i++)
         if ((n = seen_by(t, i, j)))
-            t->m[i * t->blocks + block] = t->p->cx->k->softmax_block(t->score + i * SCORE_STRIDE, t->score + i * SCORE_STRIDE, n,
-                                                                    &t->l[i * t->blocks + block]);
+            t->m[i * t->blocks + block] = t->p->cx->k->softmax_block(t->score + i * SCORE_STRIDE,
+                                                                     t->score + i * SCORE_STRIDE, n,
+                                                                     &t->l[i * t->blocks + block]);
     for (size_t i = 0; i < t->count;)
         i += seen_by(t, i, j) ? sum_values(t, block, i, shared_by(t, i, j)) : 1;
 }

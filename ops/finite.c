@@ -3,7 +3,8 @@
 /* A sum of x could overflow although all x are finite. Therefore the terms of the sum are x * 0. */
 static int is_finite(const float *x, size_t n)
 {
-    float zero[16] = {0}, all = 0.0f; /* 16 independent sums; in a single sum, each addition would wait for the one before */
+    float zero[16] = {0}, all = 0.0f; /* 16 independent sums; in a single sum, each addition would wait for the one
+                                         before */
     size_t i = 0;
     for (; i + 16 <= n; i += 16)
         for (size_t l = 0; l < 16; l++)
@@ -19,7 +20,8 @@ void op_first_not_finite(const struct op_ctx *cx, int32_t *first, const float *x
 {
     struct device *g = cx->device;
     if (g)
-        device_run(g, first_not_finite, S, 1, 1, .first = device_at(g, first), .x = device_at(g, x), .D = D, .layer = layer);
+        device_run(g, first_not_finite, S, 1, 1, .first = device_at(g, first), .x = device_at(g, x), .D = D,
+                   .layer = layer);
     else
         for (size_t s = 0; s < S; s++)
             if (first[s] < 0 && !is_finite(x + s * D, D))

@@ -1,7 +1,8 @@
-/* ops/finite.h -- finds the first layer whose output is not finite, for the error message about logits that are not finite.
+/* ops/finite.h -- finds the first layer whose output is not finite, for the error message about logits that are not
+ * finite.
  *
- * first [S] has the number of this layer for each row, or -1. If x [S,D], the output of layer number `layer`, has an infinity or a NaN in row s and
- * first[s] is less than 0, first[s] becomes `layer`. */
+ * first [S] has the number of this layer for each row, or -1. If x [S,D], the output of layer number `layer`, has an
+ * infinity or a NaN in row s and first[s] is less than 0, first[s] becomes `layer`. */
 #ifndef VB_FINITE_H
 #define VB_FINITE_H
 

@@ -19,11 +19,13 @@ size_t weight_gather_bytes(const struct weight_view *w, size_t count)
 }
 
 /* Copies the row in lane `from_lane` of a panel to lane `to_lane` of another. simd/quantized.h has the layout: in each
- * pair of groups, 2 x 16 scales of two bytes, or 16 of four, are followed by codes, of which every 64 bytes hold four of each
- * row. */
-static void copy_lane(unsigned char *to, size_t to_lane, const unsigned char *from, size_t from_lane, const struct weight_view *w)
+ * pair of groups, 2 x 16 scales of two bytes, or 16 of four, are followed by codes, of which every 64 bytes hold four
+ * of each row. */
+static void copy_lane(unsigned char *to, size_t to_lane, const unsigned char *from, size_t from_lane,
+                      const struct weight_view *w)
 {
-    size_t pair = panel_pair_bytes(w->type), end = panel_bytes(w->type, w->cols), scale = panel_scale_step(w->type) ? 2 : 4;
+    size_t pair = panel_pair_bytes(w->type), end = panel_bytes(w->type, w->cols),
+           scale = panel_scale_step(w->type) ? 2 : 4;
     for (size_t at = 0; at < end; at += pair) {
         for (size_t scales = at; scales < at + 64; scales += scale * PANEL_ROWS)
             memcpy(to + scales + scale * to_lane, from + scales + scale * from_lane, scale);
@@ -32,18 +34,20 @@ static void copy_lane(unsigned char *to, size_t to_lane, const unsigned char *fr
     }
 }
 
-static void gather_panels(unsigned char *data, const struct weight_view *w, const int32_t *rows, size_t count, size_t first)
+static void gather_panels(unsigned char *data, const struct weight_view *w, const int32_t *rows, size_t count,
+                          size_t first)
 {
     size_t bytes = panel_bytes(w->type, w->cols);
     memset(data, 0, panels_bytes(w->type, count, w->cols));
     for (size_t i = 0; i < count; i++) {
         size_t row = w->panel_row + (size_t)rows[i] - first;
-        copy_lane(data + i / PANEL_ROWS * bytes, i % PANEL_ROWS, (const unsigned char *)w->data + row / PANEL_ROWS * bytes,
-                  row % PANEL_ROWS, w);
+        copy_lane(data + i / PANEL_ROWS * bytes, i % PANEL_ROWS,
+                  (const unsigned char *)w->data + row / PANEL_ROWS * bytes, row % PANEL_ROWS, w);
     }
 }
 
-struct weight_view weight_gather(void *data, const struct weight_view *w, const int32_t *rows, size_t count, size_t first)
+struct weight_view weight_gather(void *data, const struct weight_view *w, const int32_t *rows, size_t count,
+                                 size_t first)
 {
     struct weight_view copy = shape_of(w, count);
     size_t bytes = count ? weight_bytes(&copy) / count : 0;

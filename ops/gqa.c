@@ -21,17 +21,19 @@ size_t op_gqa_scratch(const struct gqa *a, int threads)
 }
 
 /* Computes o_b[c] = sum p_j v_j[c] over tokens [j0, j1). Returns m_b. */
-static float one_block(const struct job *job, const struct timeline *t, size_t group, const float *q, size_t j0, size_t j1,
-                       float *p, float *o, float *sum)
+static float one_block(const struct job *job, const struct timeline *t, size_t group, const float *q, size_t j0,
+                       size_t j1, float *p, float *o, float *sum)
 {
     const struct gqa *a = job->a;
     const struct kernels *k = job->cx->k;
     for (size_t j = j0; j < j1; j++)
-        p[j - j0] = k->dot(q, (const float *)t->rows + (size_t)t->slots[j] * a->row + group * a->dim, a->dim) * a->scale;
+        p[j - j0] = k->dot(q, (const float *)t->rows + (size_t)t->slots[j] * a->row + group * a->dim, a->dim) *
+                    a->scale;
     float m = k->softmax_block(p, p, j1 - j0, sum);
     memset(o, 0, a->dim * sizeof *o);
     for (size_t j = j0; j < j1; j++)
-        k->axpy(o, p[j - j0], (const float *)t->rows + (size_t)t->slots[j] * a->row + (a->groups + group) * a->dim, a->dim);
+        k->axpy(o, p[j - j0], (const float *)t->rows + (size_t)t->slots[j] * a->row + (a->groups + group) * a->dim,
+                a->dim);
     return m;
 }
 
@@ -42,7 +44,8 @@ static void one_head(void *arg, size_t task, int thread)
     const struct kernels *k = job->cx->k;
     size_t h = task % a->heads, group = h / (a->heads / a->groups);
     const struct timeline *t = &job->seen[task / a->heads];
-    float *p = job->scratch + (size_t)thread * op_scratch_bytes(floats_of_thread(a)) / sizeof *p, *o_b = p + ATTENTION_BLOCK;
+    float *p = job->scratch + (size_t)thread * op_scratch_bytes(floats_of_thread(a)) / sizeof *p,
+          *o_b = p + ATTENTION_BLOCK;
     float *o = job->y + task * a->dim, M = -INFINITY, L = 0.0f, sum;
     memset(o, 0, a->dim * sizeof *o);
     for (size_t j = 0; j < t->length; j += ATTENTION_BLOCK) {

@@ -115,7 +115,8 @@ static size_t queries_at_once(size_t S, size_t context) { return at_most(S, at_l
 
 size_t op_index_scratch(size_t S, size_t context, int threads)
 {
-    return op_scratch_bytes(queries_at_once(S, context) * context) + op_scratch_bytes((size_t)threads * context) + op_scratch_bytes(context);
+    return op_scratch_bytes(queries_at_once(S, context) * context) + op_scratch_bytes((size_t)threads * context) +
+           op_scratch_bytes(context);
 }
 
 static int has_to_choose(const struct choice_pass *p, size_t s) { return p->seen[s].length > p->ix->kept; }
@@ -137,12 +138,14 @@ static void block_of_scores(void *arg, size_t task, int thread)
     if (!wants_scores(p, s) || j >= t->length)
         return;
     struct index_view keys = {t->rows, t->slots + j, at_most(BLOCK, t->length - j), D, p->ix->codes};
-    p->cx->k->index_scores(p->score + s * p->context + j, &keys, p->q + s * H * D, p->w + s * H, H, op_kernel_scratch(p->cx, thread));
+    p->cx->k->index_scores(p->score + s * p->context + j, &keys, p->q + s * H * D, p->w + s * H, H,
+                           op_kernel_scratch(p->cx, thread));
 }
 
 /* ---- the choice ---- */
 
-/* Computes a number for each score that is larger if the score comes earlier in the order of rule 7, and equal if scores are equal. */
+/* Computes a number for each score that is larger if the score comes earlier in the order of rule 7, and equal if
+ * scores are equal. */
 static void compute_ranks(uint32_t *rank, const float *score, size_t n, const struct indexer *ix)
 {
     for (size_t t = 0; t < n; t++) {
@@ -152,8 +155,8 @@ static void compute_ranks(uint32_t *rank, const float *score, size_t n, const st
     }
 }
 
-/* Returns the largest number that at least `wanted` ranks are not below, or a smaller one if exactly `wanted` ranks are not below that.
- * *count becomes the number of these ranks. */
+/* Returns the largest number that at least `wanted` ranks are not below, or a smaller one if exactly `wanted` ranks are
+ * not below that. *count becomes the number of these ranks. */
 static uint32_t find_rank(const struct kernels *k, const uint32_t *rank, size_t n, size_t wanted, size_t *count)
 {
     uint32_t least = 0;
@@ -168,7 +171,8 @@ static uint32_t find_rank(const struct kernels *k, const uint32_t *rank, size_t 
     return least;
 }
 
-void op_index_keep(const struct kernels *k, int32_t *kept, uint32_t *rank, const float *score, size_t n, const struct indexer *ix)
+void op_index_keep(const struct kernels *k, int32_t *kept, uint32_t *rank, const float *score, size_t n,
+                   const struct indexer *ix)
 {
     size_t count, places = ix->kept, equal = 0; /* equal: how many scores of rank `least` the loop has seen */
     compute_ranks(rank, score, n, ix);
@@ -190,8 +194,8 @@ static void choose(void *arg, size_t s, int thread)
     if (has_to_choose(p, s) && is_forced(p, s))
         memcpy(p->kept + s * p->ix->kept, p->forced[s], p->ix->kept * sizeof *p->kept);
     else if (has_to_choose(p, s))
-        op_index_keep(p->cx->k, p->kept + s * p->ix->kept, p->ranks + (size_t)thread * p->context, p->score + s * p->context,
-                      p->seen[s].length, p->ix);
+        op_index_keep(p->cx->k, p->kept + s * p->ix->kept, p->ranks + (size_t)thread * p->context,
+                      p->score + s * p->context, p->seen[s].length, p->ix);
 }
 
 /* ---- telling ---- */
@@ -222,7 +226,8 @@ static void show(const struct choice_pass *p, size_t first, int32_t *all)
             probe->see(probe, "scores", first + s, 1, p->score + s * p->context, 0, n);
         for (size_t t = 0; !has_to_choose(p, s) && t < n; t++)
             all[t] = (int32_t)t;
-        probe->see(probe, "kept", first + s, 1, has_to_choose(p, s) ? p->kept + s * p->ix->kept : all, 1, at_most(n, p->ix->kept));
+        probe->see(probe, "kept", first + s, 1, has_to_choose(p, s) ? p->kept + s * p->ix->kept : all, 1,
+                   at_most(n, p->ix->kept));
         if (has_to_choose(p, s))
             probe->see(probe, "margin", first + s, 1, &(float){margin_of(p, s)}, 0, 1);
     }

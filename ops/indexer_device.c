@@ -4,20 +4,26 @@
 
 #define MOST_SCORES ((size_t)1 << 24) /* scores at once, but at least of one row. It changes no bit */
 
-static size_t rows_at_once(size_t S, size_t longest) { return at_most(at_most(S, DEVICE_MOST_BLOCKS), at_least(1, MOST_SCORES / at_least(1, longest))); }
+static size_t rows_at_once(size_t S, size_t longest)
+{
+    return at_most(at_most(S, DEVICE_MOST_BLOCKS), at_least(1, MOST_SCORES / at_least(1, longest)));
+}
 
 static struct index_vectors vectors_of(struct device *g, const struct device_index *p)
 {
     const struct indexer *ix = p->indexer;
-    return (struct index_vectors){.cos_sin = device_at(g, p->cos_sin), .dim = ix->dim, .rope = p->rope->dim, .interleave = p->rope->interleave,
-                                  .hadamard = ix->hadamard, .codes = ix->codes, .of_dim = index_inverse_root(ix->dim)};
+    return (struct index_vectors){.cos_sin = device_at(g, p->cos_sin), .dim = ix->dim, .rope = p->rope->dim,
+                                  .interleave = p->rope->interleave, .hadamard = ix->hadamard, .codes = ix->codes,
+                                  .of_dim = index_inverse_root(ix->dim)};
 }
 
-void device_index_keys(struct op_ctx *cx, const float *k, const float *norm, const float *bias, const struct device_index *p, size_t S)
+void device_index_keys(struct op_ctx *cx, const float *k, const float *norm, const float *bias,
+                       const struct device_index *p, size_t S)
 {
     struct device *g = cx->device;
-    device_run(g, index_keys, S, 1, 1, .k = device_at(g, k), .norm = device_at(g, norm), .bias = device_at(g, bias), .rows = device_at(g, p->rows),
-               .vectors = vectors_of(g, p), .layer = p->layer, .row_bytes = index_row_bytes(p->indexer), .eps = INDEX_NORM_EPS);
+    device_run(g, index_keys, S, 1, 1, .k = device_at(g, k), .norm = device_at(g, norm), .bias = device_at(g, bias),
+               .rows = device_at(g, p->rows), .vectors = vectors_of(g, p), .layer = p->layer,
+               .row_bytes = index_row_bytes(p->indexer), .eps = INDEX_NORM_EPS);
 }
 
 size_t device_index_scratch(size_t S, size_t longest) { return op_scratch_bytes(rows_at_once(S, longest) * longest); }
@@ -27,11 +33,12 @@ void device_index_choose(struct op_ctx *cx, int32_t *slots, float *q, float *w, 
     struct device *g = cx->device;
     const struct indexer *ix = p->indexer;
     size_t mark = op_mark(cx), most = rows_at_once(S, p->longest), H = ix->heads;
-    struct index_choice_args args = {.score = device_at(g, op_take(cx, most * p->longest)), .heads = H, .dim = ix->dim, .kept = ix->kept, .longest = p->longest,
-                                     .layer = p->layer, .row_bytes = index_row_bytes(ix), .codes = ix->codes, .bf16_scores = ix->bf16_scores,
-                                     .highest = ix->highest};
-    device_run(g, index_queries, S, H, 1, .q = device_at(g, q), .w = device_at(g, w), .vectors = vectors_of(g, p), .of_heads = index_inverse_root(H),
-               .bf16_weights = ix->bf16_weights);
+    struct index_choice_args args = {.score = device_at(g, op_take(cx, most * p->longest)), .heads = H, .dim = ix->dim,
+                                     .kept = ix->kept, .longest = p->longest, .layer = p->layer,
+                                     .row_bytes = index_row_bytes(ix), .codes = ix->codes,
+                                     .bf16_scores = ix->bf16_scores, .highest = ix->highest};
+    device_run(g, index_queries, S, H, 1, .q = device_at(g, q), .w = device_at(g, w), .vectors = vectors_of(g, p),
+               .of_heads = index_inverse_root(H), .bf16_weights = ix->bf16_weights);
     for (size_t s = 0; s < S; s += most) {
         size_t some = at_most(most, S - s);
         args.q = device_at(g, q + s * H * ix->dim);

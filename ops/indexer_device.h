@@ -1,7 +1,7 @@
 /* ops/indexer_device.h -- the indexer of sparse attention (ops/indexer.h) on a device.
  *
- * All addresses of arrays are the host's; the kernels use their twins. Which kernels are started, and with which arguments, depends on sizes and addresses
- * alone: not on how many tokens a row sees. */
+ * All addresses of arrays are the host's; the kernels use their twins. Which kernels are started, and with which
+ * arguments, depends on sizes and addresses alone: not on how many tokens a row sees. */
 #ifndef VB_INDEXER_DEVICE_H
 #define VB_INDEXER_DEVICE_H
 
@@ -19,12 +19,13 @@ struct device_index {
 };
 
 /* op_index_norm, op_rope and op_index_key: normalises, rotates and writes the keys k [S, D]. */
-void device_index_keys(struct op_ctx *cx, const float *k, const float *norm, const float *bias, const struct device_index *p, size_t S);
+void device_index_keys(struct op_ctx *cx, const float *k, const float *norm, const float *bias,
+                       const struct device_index *p, size_t S);
 
 /* Returns the bytes of scratch that device_index_choose needs for up to S rows. */
 size_t device_index_scratch(size_t S, size_t longest);
-/* op_rope, op_index_queries and op_index_choose, for q [S, H, D] as it comes from wq_b, and w [S, H]. Both are changed. slots [S, kept] gets the slots of
- * the tokens that are kept, ascending by token, for rows that have to choose. */
+/* op_rope, op_index_queries and op_index_choose, for q [S, H, D] as it comes from wq_b, and w [S, H]. Both are changed.
+ * slots [S, kept] gets the slots of the tokens that are kept, ascending by token, for rows that have to choose. */
 void device_index_choose(struct op_ctx *cx, int32_t *slots, float *q, float *w, const struct device_index *p, size_t S);
 
 #endif

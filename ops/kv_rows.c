@@ -19,7 +19,9 @@ size_t kv_row_bytes(const struct kv_layout *l)
 size_t kv_row_words(const struct kv_layout *l)
 {
     size_t n = l->latent + l->rope;
-    return l->type == KV_Q8 ? (kv_rope_at(l) + l->rope * sizeof(uint16_t) + 3) / 4 : l->type == KV_BF16 ? (n + 1) / 2 : n;
+    return l->type == KV_Q8 ? (kv_rope_at(l) + l->rope * sizeof(uint16_t) + 3) / 4
+           : l->type == KV_BF16 ? (n + 1) / 2
+           : n;
 }
 
 /* Writes n numbers, and then zeros up to the end of a row of `room` numbers. */
@@ -51,7 +53,8 @@ void kv_row_write(const struct kernels *k, const struct kv_layout *l, void *row,
 {
     if (l->type == KV_Q8) {
         write_groups(k, row, x, l->latent);
-        write_bf16((uint16_t *)(void *)((char *)row + kv_rope_at(l)), x + l->latent, l->rope, (kv_row_bytes(l) - kv_rope_at(l)) / sizeof(uint16_t));
+        write_bf16((uint16_t *)(void *)((char *)row + kv_rope_at(l)), x + l->latent, l->rope,
+                   (kv_row_bytes(l) - kv_rope_at(l)) / sizeof(uint16_t));
     } else if (l->type == KV_BF16)
         write_bf16(row, x, l->latent + l->rope, packed_length(l->latent + l->rope));
     else
@@ -89,12 +92,12 @@ struct weight_view kv_rows_view(const struct kv_layout *l, const void *rows, siz
     if (l->type == KV_Q8)
         return (struct weight_view){.type = WEIGHT_CACHE_Q8, .data = rows, .rows = count, .cols = l->latent,
                                     .stride = kv_row_bytes(l) / GROUP_BYTES * QUANTIZED_GROUP};
-    return (struct weight_view){.type = l->type == KV_BF16 ? WEIGHT_BF16 : WEIGHT_F32, .data = rows, .rows = count, .cols = width,
-                                .stride = width, .packed = l->type == KV_F32};
+    return (struct weight_view){.type = l->type == KV_BF16 ? WEIGHT_BF16 : WEIGHT_F32, .data = rows, .rows = count,
+                                .cols = width, .stride = width, .packed = l->type == KV_F32};
 }
 
 struct weight_view kv_rope_view(const struct kv_layout *l, const void *rows, size_t count)
 {
-    return (struct weight_view){.type = WEIGHT_BF16, .data = (const char *)rows + kv_rope_at(l), .rows = count, .cols = l->rope,
-                                .stride = kv_row_bytes(l) / sizeof(uint16_t)};
+    return (struct weight_view){.type = WEIGHT_BF16, .data = (const char *)rows + kv_rope_at(l), .rows = count,
+                                .cols = l->rope, .stride = kv_row_bytes(l) / sizeof(uint16_t)};
 }

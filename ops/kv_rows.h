@@ -1,12 +1,12 @@
 /* ops/kv_rows.h -- how rows of the KV cache of MLA are stored (option cache-type).
  *
- * A row holds the latent (c numbers) and the rotated rope part (r numbers) of one token. They are rounded once, when the
- * row is written. Every reader uses the rounded numbers.
+ * A row holds the latent (c numbers) and the rotated rope part (r numbers) of one token. They are rounded once, when
+ * the row is written. Every reader uses the rounded numbers.
  *
  *     f32     one row of c + r numbers of type f32, in packed order (simd/kernels.h)
  *     bf16    one row of c + r numbers of type BF16, in natural order, rounded to nearest, ties to even
- *     q8      the latent as c / 32 groups of type CACHE_Q8 (simd/quantized.h), quantized by rule 2 (docs/ARITHMETIC.md); then
- *             the rope part as BF16, rounded as above. c is a multiple of 32
+ *     q8      the latent as c / 32 groups of type CACHE_Q8 (simd/quantized.h), quantized by rule 2
+ *             (docs/ARITHMETIC.md); then the rope part as BF16, rounded as above. c is a multiple of 32
  *
  * Rows are padded with 0. */
 #ifndef VB_KV_ROWS_H

@@ -81,7 +81,8 @@ static void pack_rows(void *arg, size_t first, size_t count)
         op_pack_part(p->cx, p->packed, s, p->x + s * p->ldx + p->k0, p->k0, p->k1 - p->k0);
 }
 
-static void pack_columns(const struct op_ctx *cx, const struct op_packed *p, const float *x, size_t ldx, struct op_share columns, size_t S)
+static void pack_columns(const struct op_ctx *cx, const struct op_packed *p, const float *x, size_t ldx,
+                         struct op_share columns, size_t S)
 {
     struct packing packing = {cx, p, x, ldx, columns.begin, columns.end};
     op_each_row(cx, S, (double)(columns.end - columns.begin), pack_rows, &packing);
@@ -92,8 +93,8 @@ void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x,
     pack_columns(cx, p, x, ldx, (struct op_share){0, p->K}, S);
 }
 
-void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                 const void *packed, size_t ldp, size_t S)
+void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                 size_t n1, const void *packed, size_t ldp, size_t S)
 {
     void *scratch = op_kernel_scratch(cx, thread);
     switch (op_form(cx, w)) {
@@ -105,20 +106,21 @@ void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, cons
 }
 
 /* A failure is stored in `o`; the code that began the pass reads it with onednn_failure. */
-static void by_onednn(struct onednn *o, enum onednn_type type, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                      size_t n1, const void *packed, size_t ldp, size_t S)
+static void by_onednn(struct onednn *o, enum onednn_type type, float *y, size_t ldy, const struct weight_view *w,
+                      size_t n0, size_t n1, const void *packed, size_t ldp, size_t S)
 {
     struct onednn_shape shape = {S, n1 - n0, w->cols, ldp, w->stride, ldy, type, type};
     size_t size = type == ONEDNN_BF16 ? sizeof(uint16_t) : sizeof(float);
     onednn_linear(o, y + n0, packed, (const char *)w->data + n0 * w->stride * size, &shape);
 }
 
-void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                        size_t n1, const struct op_packed *x, size_t S)
+void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w,
+                        size_t n0, size_t n1, const struct op_packed *x, size_t S)
 {
     const void *rows = x->rows[op_form(cx, w)];
     if (cx->onednn)
-        by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
+        by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, rows, packed_length(x->K),
+                  S);
     else
         op_multiply(cx, thread, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
 }
@@ -126,9 +128,10 @@ void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ld
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
     unsigned char unknown = MAGNITUDES_UNKNOWN;
-    if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* if a kernel found a tiny weight, it has recorded
-                                                                                 this */
-        __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* if a kernel found a tiny weight, it has
+                                                                                 recorded this */
+        __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED);
 }
 
 struct linear_pass {
@@ -158,7 +161,8 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     op_multiply_packed(p->cx, thread, l->y, l->ldy ? l->ldy : l->w->rows, l->w, n0, n1, p->x, p->S);
 }
 
-static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const struct op_packed *x, size_t S)
+static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const struct op_packed *x,
+                         size_t S)
 {
     struct linear_pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .x = x};
     double cost = 0;
@@ -171,7 +175,8 @@ static void multiply_all(const struct op_ctx *cx, const struct linear *layers, s
         op_all_multiplied(cx, layers[i].w);
 }
 
-void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w, size_t S)
+void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w,
+                      size_t S)
 {
     multiply_all(cx, &(struct linear){y, w, 0}, 1, x, S);
 }
@@ -204,14 +209,17 @@ void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const 
     for (size_t i = 0; i < count; i++)
         for (int form = 0; form < OP_FORMS; form++)
             if (p[i].rows[form])
-                pieces[n++] = (struct op_piece){p[i].rows[form], rows[i], op_packed_bytes(form, p[i].K), (p[i].K + unit - 1) / unit,
-                                                op_packed_bytes(form, unit), form == OP_ROUNDED ? OP_AS_BF16 : form == OP_GROUPS ? OP_AS_GROUPS
-                                                                                                                                 : OP_AS_STORED,
+                pieces[n++] = (struct op_piece){p[i].rows[form], rows[i], op_packed_bytes(form, p[i].K),
+                                                (p[i].K + unit - 1) / unit, op_packed_bytes(form, unit),
+                                                form == OP_ROUNDED ? OP_AS_BF16
+                                                : form == OP_GROUPS ? OP_AS_GROUPS
+                                                : OP_AS_STORED,
                                                 NULL};
     op_gather(cx, pieces, n);
 }
 
-void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w, size_t S)
+void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w,
+                       size_t S)
 {
     if (!cx->ranks) {
         op_linear(cx, y, x, w, S);
@@ -229,7 +237,8 @@ void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, si
     op_give(cx, mark);
 }
 
-void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float *x, const struct weight_view *w, size_t S)
+void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float *x, const struct weight_view *w,
+                   size_t S)
 {
     if (!cx->ranks) {
         op_linear(cx, y, x, w, S);

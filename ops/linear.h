@@ -7,22 +7,23 @@
  *
  * x is converted once for all layers that read it, into each form that one of them needs (struct op_packed). There are
  * four forms. The default form is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), every W that is
- * not quantized is BF16, and x is rounded to BF16 (kernels pack and narrow, or op_round_x). For a quantized W, x is quantized in
- * groups of 32 numbers (kernels pack and quantize, rule 2). op_linear_exact never rounds x to BF16; the router's gate
- * needs this.
+ * not quantized is BF16, and x is rounded to BF16 (kernels pack and narrow, or op_round_x). For a quantized W, x is
+ * quantized in groups of 32 numbers (kernels pack and quantize, rule 2). op_linear_exact never rounds x to BF16; the
+ * router's gate needs this.
  *
- * With op_ctx.device, kernels of the device compute the same bits (ops/linear_device.h). op_pack, op_multiply and the other steps of a
- * linear layer are for the CPU only.
+ * With op_ctx.device, kernels of the device compute the same bits (ops/linear_device.h). op_pack, op_multiply and the
+ * other steps of a linear layer are for the CPU only.
  *
  * With op_ctx.onednn, oneDNN computes the sums, in an order that it chooses. Each task calls oneDNN once for its rows
  * of W. x then stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply
  * never use oneDNN, so their results always have the bits that docs/ARITHMETIC.md defines.
  *
- * With op_ctx.tensor_cores, the device's tensor cores compute the sums for every W that is not quantized. x, and a W that is not BF16, are rounded to BF16.
- * The sums have a fixed order (ops/cuda/tensor.cu), but are not rounded as the contract says.
+ * With op_ctx.tensor_cores, the device's tensor cores compute the sums for every W that is not quantized. x, and a W
+ * that is not BF16, are rounded to BF16. The sums have a fixed order (ops/cuda/tensor.cu), but are not rounded as the
+ * contract says.
  *
- * With op_ctx.cublas, the device's library computes the sums for every W that is not quantized, in an order that it chooses. x, and a W
- * that is not BF16, are rounded to BF16. op_linear_exact never uses it. */
+ * With op_ctx.cublas, the device's library computes the sums for every W that is not quantized, in an order that it
+ * chooses. x, and a W that is not BF16, are rounded to BF16. op_linear_exact never uses it. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 
@@ -41,18 +42,21 @@ struct linear {
 #define OP_LINEAR_MOST 4 /* largest number of layers in one call of op_linears */
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
 
-/* Computes y [S,N] if W is divided among several processes (ops/ranks.h): w has this rank's rows of W [N,K], in units of 32 rows. If
- * unit is 0, each rank has all of x. Otherwise each rank has its own columns of x, in units of `unit` columns, a multiple of 32; these
- * travel in the form to which w needs them rounded, and the others are not written to x. With op_ranks.wide, each rank has all of x in
- * any case. If there is only one process, this is op_linear. */
-void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w, size_t S);
-/* The same if the rows of W are divided in another way: rank r has rows [cuts[r], cuts[r + 1]). Each rank has all of x. */
-void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float *x, const struct weight_view *w, size_t S);
+/* Computes y [S,N] if W is divided among several processes (ops/ranks.h): w has this rank's rows of W [N,K], in units
+ * of 32 rows. If unit is 0, each rank has all of x. Otherwise each rank has its own columns of x, in units of `unit`
+ * columns, a multiple of 32; these travel in the form to which w needs them rounded, and the others are not written to
+ * x. With op_ranks.wide, each rank has all of x in any case. If there is only one process, this is op_linear. */
+void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w,
+                       size_t S);
+/* The same if the rows of W are divided in another way: rank r has rows [cuts[r], cuts[r + 1]). Each rank has all of
+ * x. */
+void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float *x, const struct weight_view *w,
+                   size_t S);
 
 /* --- the two steps of a linear layer: packing x, and multiplying --- */
 
-/* OP_ROUNDED: f32 in packed order, rounded to BF16. The kernels of most instruction sets would widen BF16 to f32 again in every tile,
- * so they get the rounded numbers as f32. */
+/* OP_ROUNDED: f32 in packed order, rounded to BF16. The kernels of most instruction sets would widen BF16 to f32 again
+ * in every tile, so they get the rounded numbers as f32. */
 enum op_form { OP_F32, OP_BF16, OP_ROUNDED, OP_GROUPS, OP_FORMS };
 static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_view *w)
 {
@@ -84,19 +88,21 @@ void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x,
 /* Packs numbers [k0, k0 + n) of row s; x points to number k0. k0 is a multiple of 32. n is a multiple of 32 too, unless
  * the numbers are the last ones of the row. */
 void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n);
-/* Each rank has its own columns of packed rows, in units of `unit` numbers, a multiple of 32. On return it has all of them. p has `count`
- * arrays of packed rows; array i has rows[i] rows. */
-void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const size_t *rows, size_t count, size_t unit);
-void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w, size_t S);
+/* Each rank has its own columns of packed rows, in units of `unit` numbers, a multiple of 32. On return it has all of
+ * them. p has `count` arrays of packed rows; array i has rows[i] rows. */
+void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const size_t *rows, size_t count,
+                      size_t unit);
+void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w,
+                      size_t S);
 
 /* Multiplies rows [n0, n1) of W by S packed rows, with the kernels or with oneDNN. `thread` is the number of the
  * calling thread. */
-void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                        size_t n1, const struct op_packed *x, size_t S);
+void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w,
+                        size_t n0, size_t n1, const struct op_packed *x, size_t S);
 /* Like op_multiply_packed, but never with oneDNN. The rows at `packed` have the form that W needs, and are ldp numbers
  * apart. */
-void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                 const void *packed, size_t ldp, size_t S);
+void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                 size_t n1, const void *packed, size_t ldp, size_t S);
 
 /* Call this after all rows of W have gone through op_multiply. In precision bf16, the kernels look for tiny weights. If
  * the kernels have found none in W, this function records this fact (enum magnitudes in simd/kernels.h). */

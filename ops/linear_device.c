@@ -24,7 +24,8 @@ struct type_grid {
     size_t bytes;
 };
 static const struct type_grid grids[] = {
-    {WEIGHT_IQ2_XXS, grid_iq2_xxs, sizeof grid_iq2_xxs}, {WEIGHT_IQ2_XS, grid_iq2_xs, sizeof grid_iq2_xs}, {WEIGHT_IQ2_S, grid_iq2_s, sizeof grid_iq2_s},
+    {WEIGHT_IQ2_XXS, grid_iq2_xxs, sizeof grid_iq2_xxs}, {WEIGHT_IQ2_XS, grid_iq2_xs, sizeof grid_iq2_xs},
+    {WEIGHT_IQ2_S, grid_iq2_s, sizeof grid_iq2_s},
     {WEIGHT_IQ3_XXS, grid_iq3_xxs, sizeof grid_iq3_xxs}, {WEIGHT_IQ3_S, grid_iq3_s, sizeof grid_iq3_s},
     {WEIGHT_IQ1_S, grid_iq1, sizeof grid_iq1}, {WEIGHT_IQ1_M, grid_iq1, sizeof grid_iq1}};
 
@@ -49,7 +50,8 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
     if (forms >> OP_GROUPS & 1) {
         size_t groups = K / QUANTIZED_GROUP;
         struct quantized_group *to = device_at(d, op_take(cx, S * groups * sizeof *to / sizeof(float)));
-        device_run(d, quantize, S, divide_up(groups, THREADS_quantize / 32), 1, .y = to, .x = converted.rows, .ldx = K, .K = K, .heads = 1);
+        device_run(d, quantize, S, divide_up(groups, THREADS_quantize / 32), 1, .y = to, .x = converted.rows, .ldx = K,
+                   .K = K, .heads = 1);
         converted.groups = to;
     }
     if (forms >> OP_ROUNDED & 1) {
@@ -65,7 +67,10 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
 
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w)
 {
-    return 1u << (weight_is_quantized(w->type) ? OP_GROUPS : cx->cublas || cx->tensor_cores ? OP_BF16 : cx->bf16 ? OP_ROUNDED : OP_F32);
+    return 1u << (weight_is_quantized(w->type) ? OP_GROUPS
+                  : cx->cublas || cx->tensor_cores ? OP_BF16
+                  : cx->bf16 ? OP_ROUNDED
+                  : OP_F32);
 }
 
 struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy)
@@ -97,7 +102,8 @@ void device_product(struct device *d, const struct matmul_part *part, const uint
 {
     const struct weight_view *w = &part->w;
     size_t ld = narrow_length(w->cols), most = GEMM_BYTES / sizeof(uint16_t) / ld;
-    struct gemm g = {.y = part->y, .w = w->data, .x = x, .S = S, .N = w->rows, .K = w->cols, .ldy = part->ldy, .ldw = w->stride, .ldx = ld};
+    struct gemm g = {.y = part->y, .w = w->data, .x = x, .S = S, .N = w->rows, .K = w->cols, .ldy = part->ldy,
+                     .ldw = w->stride, .ldx = ld};
     if (w->type == WEIGHT_BF16 && (uintptr_t)w->data % 16 == 0 && w->stride % 8 == 0) {
         device_gemm(d, &g);
         return;
@@ -109,7 +115,8 @@ void device_product(struct device *d, const struct matmul_part *part, const uint
     for (size_t n = 0; n < w->rows; n += g.N) {
         g.N = w->rows - n < most ? w->rows - n : most;
         g.y = part->y + n;
-        device_run(d, narrow, g.N, divide_up(w->cols, THREADS_narrow * NARROW_COLUMNS), 1, .y = (uint16_t *)(void *)d->gemm_memory, .ldy = ld, .first = n, .w = *w);
+        device_run(d, narrow, g.N, divide_up(w->cols, THREADS_narrow * NARROW_COLUMNS), 1,
+                   .y = (uint16_t *)(void *)d->gemm_memory, .ldy = ld, .first = n, .w = *w);
         device_gemm(d, &g);
     }
     device_unlock(d);
@@ -121,9 +128,10 @@ static const struct tile_kernel {
     size_t tile_rows, threads, rows;
 } families[DEVICE_FAMILIES][5] = {
 #define X(name, tile_rows, rows) {KERNEL_##name, tile_rows, THREADS_##name, rows}
-    [BY_RULE_1] = {X(linear1, 1, 4 * LINEAR_ROWS(1)), X(linear2, 2, 4 * LINEAR_ROWS(2)), X(linear4, 4, 4 * LINEAR_ROWS(4)), X(linear8, 8, 4 * LINEAR_ROWS(8))},
-    [BY_RULE_2] = {X(quantized1, 1, QUANTIZED_ROWS), X(quantized2, 2, QUANTIZED_ROWS), X(quantized4, 4, QUANTIZED_ROWS), X(integer8, 8, TENSOR_ROWS),
-                   X(integer32, 32, TENSOR_ROWS)},
+    [BY_RULE_1] = {X(linear1, 1, 4 * LINEAR_ROWS(1)), X(linear2, 2, 4 * LINEAR_ROWS(2)),
+                   X(linear4, 4, 4 * LINEAR_ROWS(4)), X(linear8, 8, 4 * LINEAR_ROWS(8))},
+    [BY_RULE_2] = {X(quantized1, 1, QUANTIZED_ROWS), X(quantized2, 2, QUANTIZED_ROWS), X(quantized4, 4, QUANTIZED_ROWS),
+                   X(integer8, 8, TENSOR_ROWS), X(integer32, 32, TENSOR_ROWS)},
     [BY_TENSOR_CORES] = {X(tensor8, 8, TENSOR_ROWS), X(tensor16, 16, TENSOR_ROWS), X(tensor64, 64, TENSOR_ROWS)}
 #undef X
 };
@@ -138,16 +146,21 @@ static const struct tile_kernel *kernel_for(const struct device *d, size_t S, en
     return &all[i];
 }
 
-size_t device_tile_rows(const struct device *d, size_t S, enum device_family family) { return kernel_for(d, S, family)->tile_rows; }
+size_t device_tile_rows(const struct device *d, size_t S, enum device_family family)
+{
+    return kernel_for(d, S, family)->tile_rows;
+}
 
 /* Starts the kernel for tiles of T rows, for all parts, which belong to the same family. */
-static void start(struct device *d, struct matmul_args *args, size_t parts, enum device_family family, size_t T, size_t tiles)
+static void start(struct device *d, struct matmul_args *args, size_t parts, enum device_family family, size_t T,
+                  size_t tiles)
 {
     const struct tile_kernel *k = kernel_for(d, T, family);
     size_t blocks = 0, warps = k->threads / 32;
     for (size_t p = 0; p < parts; p++) {
         const struct weight_view *w = &args->part[p].w;
-        size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < warps ? warps / sums : 1, some = divide_up(w->rows, side * k->rows);
+        size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < warps ? warps / sums : 1,
+               some = divide_up(w->rows, side * k->rows);
         args->part[p].side = (unsigned)side;
         blocks = some > blocks ? some : blocks;
     }
@@ -159,7 +172,8 @@ static enum device_family family_of(const struct weight_view *w, const struct de
     return weight_is_quantized(w->type) ? BY_RULE_2 : x->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1;
 }
 
-void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles)
+void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x,
+                     const struct device_tiles *tiles)
 {
     static const size_t unit[] = {[BY_RULE_1] = 1, [BY_RULE_2] = QUANTIZED_GROUP, [BY_TENSOR_CORES] = 1};
     int by_library = x->narrow && !x->tensor_cores;
@@ -168,8 +182,10 @@ void device_multiply(struct device *d, const struct matmul_part *parts, size_t c
         if (!weight_is_quantized(parts[i].w.type))
             device_product(d, &parts[i], x->narrow, x->S);
     for (enum device_family family = by_library ? BY_RULE_2 : BY_RULE_1; family < DEVICE_FAMILIES; family++) {
-        size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(d, x->S, family), K = family == BY_TENSOR_CORES ? narrow_length(x->K) : x->K;
-        struct matmul_args args = {.x = x->rows, .groups = x->groups, .narrow = x->narrow, .ldx = K / unit[family], .S = x->S};
+        size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(d, x->S, family),
+               K = family == BY_TENSOR_CORES ? narrow_length(x->K) : x->K;
+        struct matmul_args args = {.x = x->rows, .groups = x->groups, .narrow = x->narrow, .ldx = K / unit[family],
+                                   .S = x->S};
         for (size_t i = 0; i < count; i++)
             if (family_of(&parts[i].w, x) == family)
                 args.part[some++] = parts[i];
@@ -190,7 +206,8 @@ void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count
     unsigned forms = 0;
     for (size_t i = 0; i < count; i++) {
         forms |= device_form(cx, layers[i].w);
-        parts[i] = device_part(cx->device, layers[i].w, device_at(cx->device, layers[i].y), layers[i].ldy ? layers[i].ldy : layers[i].w->rows);
+        parts[i] = device_part(cx->device, layers[i].w, device_at(cx->device, layers[i].y),
+                               layers[i].ldy ? layers[i].ldy : layers[i].w->rows);
     }
     struct device_x converted = device_convert(cx, forms, x, S, layers->w->cols);
     device_multiply(cx->device, parts, count, &converted, NULL);
@@ -201,13 +218,15 @@ void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t
 {
     size_t mark = op_mark(cx), K = p->w->cols, groups = K / QUANTIZED_GROUP;
     int quantized = weight_is_quantized(p->w->type);
-    struct matmul_args args = {.x = p->x, .ldx = p->ldx, .S = S, .heads = p->heads, .w_step = p->w_step, .x_step = p->x_step, .y_step = p->y_step};
+    struct matmul_args args = {.x = p->x, .ldx = p->ldx, .S = S, .heads = p->heads, .w_step = p->w_step,
+                               .x_step = p->x_step, .y_step = p->y_step};
     args.part[0] = device_part(cx->device, p->w, p->y, p->ldy);
     args.part[0].w.rows = p->rows;
     if (quantized) {
-        struct quantized_group *to = device_at(cx->device, op_take(cx, S * p->heads * groups * sizeof *to / sizeof(float)));
-        device_run(cx->device, quantize, S * p->heads, divide_up(groups, THREADS_quantize / 32), 1, .y = to, .x = p->x, .ldx = p->ldx, .K = K,
-                   .heads = p->heads, .x_step = p->x_step);
+        struct quantized_group *to = device_at(cx->device,
+                                               op_take(cx, S * p->heads * groups * sizeof *to / sizeof(float)));
+        device_run(cx->device, quantize, S * p->heads, divide_up(groups, THREADS_quantize / 32), 1, .y = to, .x = p->x,
+                   .ldx = p->ldx, .K = K, .heads = p->heads, .x_step = p->x_step);
         args.groups = to;
         args.ldx = p->heads * groups;
         args.x_step = groups;

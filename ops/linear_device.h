@@ -1,7 +1,7 @@
 /* ops/linear_device.h -- linear layers on a device (ops/cuda/device.h), for the operators in ops/.
  *
- * All addresses of arrays are the host's; the kernels use their twins. The arguments of the kernels that are started depend on shapes and
- * addresses alone. */
+ * All addresses of arrays are the host's; the kernels use their twins. The arguments of the kernels that are started
+ * depend on shapes and addresses alone. */
 #ifndef VB_LINEAR_DEVICE_H
 #define VB_LINEAR_DEVICE_H
 
@@ -10,8 +10,9 @@
 /* Returns the view with addresses of the device. The matrix is not packed and does not consist of panels. */
 struct weight_view device_view(struct device *d, const struct weight_view *w);
 
-/* Gives a twin to the table that kernels need for weights of this type, if there is one: the grid of an IQ type. The program does this
- * before it gives twins to weights, for each type that it has. Returns 0, or -1 if the device has no memory. */
+/* Gives a twin to the table that kernels need for weights of this type, if there is one: the grid of an IQ type. The
+ * program does this before it gives twins to weights, for each type that it has. Returns 0, or -1 if the device has no
+ * memory. */
 int device_add_tables(struct device *d, enum weight_type type);
 
 /* op_linears, for op_ctx.device. */
@@ -21,7 +22,8 @@ void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count
  *
  *     y[s*ldy + h*y_step + n] = dot(row h*w_step + n of w, x[s*ldx + h*x_step ...])
  *
- * y and x are addresses of the device. x is f32, in natural order. For precision bf16, the caller has rounded it. A quantized w quantizes it. */
+ * y and x are addresses of the device. x is f32, in natural order. For precision bf16, the caller has rounded it. A
+ * quantized w quantizes it. */
 struct device_heads {
     const struct weight_view *w;
     size_t heads, w_step, rows;
@@ -39,10 +41,13 @@ struct device_x {
     const float *rows;                    /* [S,K], rounded if precision bf16 wants this */
     const struct quantized_group *groups; /* [S,K/32], or NULL */
     size_t K, S;
-    const uint16_t *narrow;               /* [S,K] in BF16, rows narrow_length(K) numbers apart, for matrices that are not quantized; or NULL */
-    int tensor_cores;                     /* with `narrow`. 0: device_gemm multiplies it by W; else the kernels of ops/cuda/tensor.cu do */
+    const uint16_t *narrow;               /* [S,K] in BF16, rows narrow_length(K) numbers apart, for matrices that are
+                                             not quantized; or NULL */
+    int tensor_cores;                     /* with `narrow`. 0: device_gemm multiplies it by W; else the kernels of
+                                             ops/cuda/tensor.cu do */
 };
-/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas or tensor_cores, it is OP_BF16 unless w is quantized. */
+/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas or tensor_cores, it is
+ * OP_BF16 unless w is quantized. */
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w);
 /* Converts x [S,K] to the forms that are needed, in scratch memory (op_packed_scratch). */
 struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K);
@@ -59,13 +64,14 @@ struct device_tiles {
     size_t rows, count; /* rows: of a tile, a number that device_tile_rows returns for the matrices */
     size_t expert_step;
 };
-/* BF16 rows for device_gemm: the numbers from one row to the next, and the scratch memory of S rows. Row i is row rows[i] of x [.,K], an address of the device,
- * or row i if `rows` is NULL. */
+/* BF16 rows for device_gemm: the numbers from one row to the next, and the scratch memory of S rows. Row i is row
+ * rows[i] of x [.,K], an address of the device, or row i if `rows` is NULL. */
 static inline size_t narrow_length(size_t K) { return (K + 7) / 8 * 8; }
 uint16_t *device_narrow(struct op_ctx *cx, const float *x, const int32_t *rows, size_t S, size_t K);
 /* Multiplies a matrix that is not quantized by S such rows. */
 void device_product(struct device *d, const struct matmul_part *part, const uint16_t *x, size_t S);
 /* Multiplies at most MATMUL_PARTS matrices by x. `tiles` is NULL, or the parts have experts. */
-void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles);
+void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x,
+                     const struct device_tiles *tiles);
 
 #endif

@@ -6,8 +6,8 @@
 #include "ops/linear.h"
 #include "ops/mlp_device.h"
 
-/* A group of rows that go through the same three matrices: all rows of a dense layer or of the shared expert, or the rows
- * of one expert. */
+/* A group of rows that go through the same three matrices: all rows of a dense layer or of the shared expert, or the
+ * rows of one expert. */
 struct bundle {
     struct mlp_weights w;
     size_t count;        /* rows */
@@ -15,7 +15,8 @@ struct bundle {
     float *h, *u;        /* [count, i] */
     struct op_packed h_packed; /* [count, i] */
     float *y;            /* [count, d] */
-    size_t after;        /* rows of gate_proj in all bundles after this one (down_proj has as many rows in each bundle) */
+    size_t after;        /* rows of gate_proj in all bundles after this one (down_proj has as many rows in each
+                            bundle) */
 };
 
 /* The h of several bundles, whose rows follow each other. */
@@ -35,8 +36,14 @@ struct mlp_pass {
 static size_t intermediate_of(const struct bundle *b) { return b->w.down->cols; }
 
 /* Returns the rows of gate_proj and up_proj that this process has. */
-static struct op_share own_of(const struct op_ctx *cx, const struct bundle *b) { return op_own(cx, intermediate_of(b), OP_ROW_GROUP); }
-static size_t rows_of(const struct op_ctx *cx, const struct bundle *b) { return own_of(cx, b).end - own_of(cx, b).begin; }
+static struct op_share own_of(const struct op_ctx *cx, const struct bundle *b)
+{
+    return op_own(cx, intermediate_of(b), OP_ROW_GROUP);
+}
+static size_t rows_of(const struct op_ctx *cx, const struct bundle *b)
+{
+    return own_of(cx, b).end - own_of(cx, b).begin;
+}
 
 /* Returns the bundle of a task. *task becomes the number of the task within this bundle. */
 static const struct bundle *bundle_of(const struct mlp_pass *p, size_t *task)
@@ -124,12 +131,14 @@ static void gather_hidden(const struct op_ctx *cx, const struct hidden *hidden, 
     op_gather_packed(cx, packed, rows, count, OP_ROW_GROUP);
 }
 
-/* Computes all bundles in two parallel regions. hidden [hiddens] has the h of all of them. Of y, only the columns for which this process
- * has rows of down_proj are computed. */
-static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d, const struct hidden *hidden, size_t hiddens)
+/* Computes all bundles in two parallel regions. hidden [hiddens] has the h of all of them. Of y, only the columns for
+ * which this process has rows of down_proj are computed. */
+static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d, const struct hidden *hidden,
+                        size_t hiddens)
 {
     size_t mark = op_mark(cx);
-    struct mlp_pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d, op_own(cx, d, OP_ROW_GROUP)};
+    struct mlp_pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d,
+                         op_own(cx, d, OP_ROW_GROUP)};
     double cost = 0;
     p.first[0] = 0;
     for (size_t b = count, after = 0; b--; after += rows_of(cx, &bundles[b]))
@@ -172,21 +181,21 @@ void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weight
     op_give(cx, mark);
 }
 
-size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts, size_t chosen)
+size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts,
+                      size_t chosen)
 {
-    return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) + op_scratch_bytes(experts) +
-           op_scratch_bytes((experts + 1) * sizeof(struct bundle) / sizeof(float)) +
-           op_packed_scratch(S, d) + op_packed_scratch(S * chosen, d) +
-           bundle_scratch(S, shared_intermediate) + bundle_scratch(S * chosen, intermediate) +
-           op_scratch_bytes(first_floats(experts + 1));
+    return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) +
+           op_scratch_bytes(experts) + op_scratch_bytes((experts + 1) * sizeof(struct bundle) / sizeof(float)) +
+           op_packed_scratch(S, d) + op_packed_scratch(S * chosen, d) + bundle_scratch(S, shared_intermediate) +
+           bundle_scratch(S * chosen, intermediate) + op_scratch_bytes(first_floats(experts + 1));
 }
 
 struct moe_pass {
     const struct op_ctx *cx;
     const struct moe_weights *w;
     const float *weight;  /* [S, chosen] */
-    const int32_t *place; /* [S, chosen]: the index of a (token, expert) pair in the list of all pairs, sorted by expert, then
-                             token; NULL: the list has the order of the tokens */
+    const int32_t *place; /* [S, chosen]: the index of a (token, expert) pair in the list of all pairs, sorted by
+                             expert, then token; NULL: the list has the order of the tokens */
     size_t d;
     struct op_share own;  /* the columns of y that this process computes */
     struct op_packed x_packed, pairs_packed; /* [S, d], [S*chosen, d] */
@@ -194,10 +203,10 @@ struct moe_pass {
     float *y;                      /* [S, d] */
 };
 
-/* Sorts the (token, expert) pairs, fills in a bundle for each expert that has rows, and returns the number of these bundles.
- * next [experts] is scratch memory: the number of each expert's pairs, then the place of its next pair. */
-static size_t group_by_expert(struct bundle *bundles, int32_t *place, int32_t *next, const int32_t *expert, const struct moe_weights *w,
-                              size_t S)
+/* Sorts the (token, expert) pairs, fills in a bundle for each expert that has rows, and returns the number of these
+ * bundles. next [experts] is scratch memory: the number of each expert's pairs, then the place of its next pair. */
+static size_t group_by_expert(struct bundle *bundles, int32_t *place, int32_t *next, const int32_t *expert,
+                              const struct moe_weights *w, size_t S)
 {
     size_t count = 0, pairs = S * w->chosen;
     int32_t first = 0;
@@ -243,32 +252,36 @@ static void combine(void *arg, size_t first, size_t count)
     }
 }
 
-void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared, size_t chosen, size_t S,
-                size_t d)
+void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared,
+                size_t chosen, size_t S, size_t d)
 {
     if (cx->device) {
         device_moe_sum(cx, y, out, weight, shared, chosen, S, d);
         return;
     }
     struct moe_weights w = {.chosen = chosen};
-    struct moe_pass p = {.cx = cx, .w = &w, .weight = weight, .d = d, .own = {0, d}, .shared = shared, .out = out, .y = y};
+    struct moe_pass p = {.cx = cx, .w = &w, .weight = weight, .d = d, .own = {0, d}, .shared = shared, .out = out,
+                         .y = y};
     combine(&p, 0, S);
 }
 
-static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, int32_t expert, const float *out, size_t d)
+static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, int32_t expert, const float *out,
+                 size_t d)
 {
     char name[32];
     snprintf(name, sizeof name, "experts.%d.output", (int)expert);
     p->see(p, name, pair / w->chosen, 1, out, 0, d);
 }
 
-/* Reports the output of each expert for each row separately. On several ranks they are whole only if op_ranks.wide is set. */
+/* Reports the output of each expert for each row separately. On several ranks they are whole only if op_ranks.wide is
+ * set. */
 static void show_outputs(const struct moe_pass *p, float *out, float *shared, const int32_t *expert, size_t S)
 {
     const struct op_ctx *cx = p->cx;
     size_t pairs = S * p->w->chosen, bytes = p->d * sizeof *out, unit = OP_ROW_GROUP * sizeof *out;
     size_t units = (p->d + OP_ROW_GROUP - 1) / OP_ROW_GROUP;
-    struct op_piece pieces[] = {{out, pairs, bytes, units, unit, OP_AS_STORED, NULL}, {shared, S, bytes, units, unit, OP_AS_STORED, NULL}};
+    struct op_piece pieces[] = {{out, pairs, bytes, units, unit, OP_AS_STORED, NULL},
+                                {shared, S, bytes, units, unit, OP_AS_STORED, NULL}};
     if (cx->ranks && cx->ranks->wide)
         op_gather(cx, pieces, p->shared ? 2 : 1);
     for (size_t i = 0; cx->probe && i < pairs; i++)
@@ -285,10 +298,12 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
         return;
     }
     size_t mark = op_mark(cx), pairs = S * w->chosen;
-    struct bundle *bundles = (struct bundle *)(void *)op_take(cx, (w->experts + 1) * sizeof(struct bundle) / sizeof(float));
+    struct bundle *bundles = (struct bundle *)(void *)op_take(cx,
+                                                              (w->experts + 1) * sizeof(struct bundle) / sizeof(float));
     int32_t *place = (int32_t *)(void *)op_take(cx, pairs), *next = (int32_t *)(void *)op_take(cx, w->experts);
     size_t count = group_by_expert(bundles, place, next, expert, w, S), d = bundles[0].w.gate->cols, first = 0;
-    struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .own = op_own(cx, d, OP_ROW_GROUP), .y = y};
+    struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .own = op_own(cx, d, OP_ROW_GROUP),
+                         .y = y};
     float *of_shared_expert = op_take(cx, S * d), *out = op_take(cx, pairs * d);
     p.out = out;
     p.shared = w->shared ? of_shared_expert : NULL;

@@ -15,7 +15,8 @@
 
 #include "ops/op.h"
 
-/* If several processes compute the layer together (ops/ranks.h), each matrix has only this rank's rows, in units of 32 rows. */
+/* If several processes compute the layer together (ops/ranks.h), each matrix has only this rank's rows, in units of 32
+ * rows. */
 struct mlp_weights {
     const struct weight_view *gate, *up, *down; /* [i,d], [i,d], [d,i] */
 };
@@ -24,7 +25,8 @@ size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate);
 /* Computes y [S,d] = mlp(x), for x [S,d]. y may be x. */
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S);
 
-size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts, size_t chosen);
+size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts,
+                      size_t chosen);
 /* op_moe computes y [S,d] = moe(x), for x [S,d]; y may be x. expert [S,chosen] and weight [S,chosen] come from
  * op_router, and the experts of each row are in ascending order. weights_of(arg, e) returns the matrices of expert e.
  * `shared` is NULL if the layer has no shared expert. */
@@ -36,9 +38,9 @@ struct moe_weights {
 };
 void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
             const struct moe_weights *w, size_t S);
-/* The last step of op_moe, for callers who have the outputs of the experts: out [S,chosen,d], in the order of the weights, and
- * shared [S,d] or NULL. */
-void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared, size_t chosen, size_t S,
-                size_t d);
+/* The last step of op_moe, for callers who have the outputs of the experts: out [S,chosen,d], in the order of the
+ * weights, and shared [S,d] or NULL. */
+void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared,
+                size_t chosen, size_t S, size_t d);
 
 #endif

@@ -116,11 +116,12 @@ void onednn_close(struct onednn *o)
 const char *onednn_version(const struct onednn *o) { return o->version; }
 
 /* A matrix whose element (i, j) lies at i*along_i + j*along_j. */
-static int describe(struct onednn *o, dnnl_memory_desc_t *d, enum onednn_type type, size_t rows, size_t cols, size_t along_i,
-                    size_t along_j)
+static int describe(struct onednn *o, dnnl_memory_desc_t *d, enum onednn_type type, size_t rows, size_t cols,
+                    size_t along_i, size_t along_j)
 {
     dnnl_dims_t dims = {(dnnl_dim_t)rows, (dnnl_dim_t)cols}, strides = {(dnnl_dim_t)along_i, (dnnl_dim_t)along_j};
-    return o->call.memory_desc_init_by_strides(d, 2, dims, type == ONEDNN_BF16 ? dnnl_bf16 : dnnl_f32, strides) == dnnl_success;
+    return o->call.memory_desc_init_by_strides(d, 2, dims, type == ONEDNN_BF16 ? dnnl_bf16 : dnnl_f32, strides) ==
+           dnnl_success;
 }
 
 /* Memory for the largest of all shapes; each is told where it lies when it runs. */
@@ -134,7 +135,8 @@ static int reserve_scratch(struct onednn *o, struct made *m, dnnl_primitive_desc
         if (posix_memalign(&o->scratch, 64, size))
             o->scratch = NULL, o->scratch_size = 0;
     }
-    return d && size <= o->scratch_size && o->call.memory_create(&m->scratch, d, o->engine, DNNL_MEMORY_NONE) == dnnl_success;
+    return d && size <= o->scratch_size &&
+           o->call.memory_create(&m->scratch, d, o->engine, DNNL_MEMORY_NONE) == dnnl_success;
 }
 
 /* oneDNN multiplies [S,K] by [K,N]: the second is W read by columns. */
@@ -164,7 +166,8 @@ static int same(const struct onednn_shape *a, const struct onednn_shape *b)
            a->x == b->x && a->w == b->w;
 }
 
-/* Leaves the shape's primitive in `last`. The work is divided when it is made, for the threads that OpenMP promises then. */
+/* Leaves the shape's primitive in `last`. The work is divided when it is made, for the threads that OpenMP promises
+ * then. */
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape)
 {
     for (size_t i = 0; i < o->count; i++) {
@@ -197,7 +200,8 @@ const char *onednn_lacks(struct onednn *o, enum onednn_type type)
     struct onednn_shape any = {32, 32, 32, 32, 32, 32, type, type};
     if (!onednn_prepare(o, &any))
         return NULL;
-    return type == ONEDNN_BF16 ? "oneDNN cannot multiply BF16 matrices on this CPU" : "oneDNN cannot multiply F32 matrices on this CPU";
+    return type == ONEDNN_BF16 ? "oneDNN cannot multiply BF16 matrices on this CPU"
+                               : "oneDNN cannot multiply F32 matrices on this CPU";
 }
 
 static const char *run(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)
@@ -246,8 +250,14 @@ const char *onednn_open(struct onednn **out, int threads)
 void onednn_close(struct onednn *o) { (void)o; }
 const char *onednn_version(const struct onednn *o) { return (void)o, ""; }
 const char *onednn_failure(struct onednn *o) { return (void)o, NULL; }
-const char *onednn_lacks(struct onednn *o, enum onednn_type type) { return (void)o, (void)type, "built without oneDNN"; }
-const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape) { return (void)o, (void)shape, "built without oneDNN"; }
+const char *onednn_lacks(struct onednn *o, enum onednn_type type)
+{
+    return (void)o, (void)type, "built without oneDNN";
+}
+const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape)
+{
+    return (void)o, (void)shape, "built without oneDNN";
+}
 
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)
 {

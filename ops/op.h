@@ -42,20 +42,21 @@ struct op_ctx {
                                     use threads of OpenMP */
     double thread_cost;          /* replaces OP_THREAD_COST and OP_CREW_COST unless it is 0 */
     int bf16;                    /* precision bf16: the inputs of linear layers are rounded to BF16 */
-    /* NULL, or an array with one struct onednn for each thread. If it is set, oneDNN computes the linear layers (of prompts
-     * only), and the results have other bits than docs/ARITHMETIC.md defines. Every W is then BF16 if bf16 is set, else F32. */
+    /* NULL, or an array with one struct onednn for each thread. If it is set, oneDNN computes the linear layers (of
+     * prompts only), and the results have other bits than docs/ARITHMETIC.md defines. Every W is then BF16 if bf16 is
+     * set, else F32. */
     struct onednn *const *onednn;
-    int cublas;                  /* with `device`: its library of matrix products (ops/cuda/device.h) computes the linear layers whose weights are not
-                                    quantized, of prompts only. Their inputs are rounded to BF16, and the results have other bits than
-                                    docs/ARITHMETIC.md defines */
+    int cublas;                  /* with `device`: its library of matrix products (ops/cuda/device.h) computes the
+                                    linear layers whose weights are not quantized, of prompts only. Their inputs are
+                                    rounded to BF16, and the results have other bits than docs/ARITHMETIC.md defines */
     int tensor_cores;            /* with `device`: precision tensor, ops/linear.h */
     char *scratch;               /* 64-byte aligned */
     char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody wants intermediate values */
     struct op_clock *clock;      /* measures the time of each part of a pass; NULL: nothing is measured */
-    struct device *device;       /* a GPU: operators read and write the twins of their arrays, and start kernels (ops/cuda/device.h); NULL: the CPU
-                                    computes */
+    struct device *device;       /* a GPU: operators read and write the twins of their arrays, and start kernels
+                                    (ops/cuda/device.h); NULL: the CPU computes */
     struct op_ranks *ranks;      /* the processes that compute each pass together; NULL: this one is alone */
     const struct placement *placement; /* pins a crew's threads, and gives each of them tasks with data nearby (NUMA);
                                           NULL: the operating system chooses where threads run */
@@ -69,7 +70,8 @@ static inline void op_enter(const struct op_ctx *cx, int part)
 }
 
 /* Scratch is a stack for the working memory of operators. op_take returns memory for `floats` floats, 64-byte aligned.
- * op_give frees everything that was taken since op_mark returned `mark`. An assert fails if the scratch is too small. */
+ * op_give frees everything that was taken since op_mark returned `mark`. An assert fails if the scratch is too
+ * small. */
 static inline size_t op_scratch_bytes(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
 float *op_take(struct op_ctx *cx, size_t floats);
 static inline size_t op_mark(const struct op_ctx *cx) { return cx->scratch_used; }
@@ -121,6 +123,7 @@ void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t tas
 
 /* Divides rows [0, S) into ranges, and calls work(arg, first, count) in parallel for the rows [first, first + count) of
  * each range. Rows must not depend on each other. `cost` is the approximate number of multiplications for one row. */
-void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(void *arg, size_t first, size_t count), void *arg);
+void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(void *arg, size_t first, size_t count),
+                 void *arg);
 
 #endif

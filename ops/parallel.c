@@ -83,7 +83,8 @@ static void run_placed(const struct op_ctx *cx, struct placed *p)
 static void run_in_crew(const struct op_ctx *cx, const size_t *first, size_t matrices,
                         void (*work)(void *arg, size_t task, int thread), void *arg)
 {
-    struct placed p = {.placement = cx->crew->placement, .first = first, .matrices = matrices, .work = work, .arg = arg};
+    struct placed p = {.placement = cx->crew->placement, .first = first, .matrices = matrices, .work = work,
+                       .arg = arg};
     size_t all[] = {0, first[matrices]};
     if (cx->crew->in_use > cx->threads) /* the crew also serves another op_ctx, which uses more threads */
         crew_use(cx->crew, cx->threads);
@@ -268,7 +269,8 @@ static void some_rows(void *arg, size_t task, int thread)
         e->work(e->arg, first, end - first);
 }
 
-void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(void *arg, size_t first, size_t count), void *arg)
+void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(void *arg, size_t first, size_t count),
+                 void *arg)
 {
     size_t tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
     struct each_row e = {work, arg, S, S < tasks ? S : tasks};

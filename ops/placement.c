@@ -10,7 +10,8 @@ static int distance(const struct topology *t, int from, int to)
     return t->distance[from][to] ? t->distance[from][to] : 256;
 }
 
-/* Lists the processors of a node: first one hardware thread of each core, because the second one adds little bandwidth. */
+/* Lists the processors of a node: first one hardware thread of each core, because the second one adds little
+ * bandwidth. */
 static int list_cpus(int *cpu, const struct topology *t, int node)
 {
     int count = 0, most = 0;
@@ -53,7 +54,8 @@ static int nearest(const struct placement *p, const struct topology *t, const ui
     return best < 0 ? from : best;
 }
 
-/* First, each part whose own memory has room gets this memory. Then the other parts get the nearest memory with room. */
+/* First, each part whose own memory has room gets this memory. Then the other parts get the nearest memory with
+ * room. */
 static void find_homes(struct placement *p, const struct topology *t, uint64_t bytes)
 {
     uint64_t left[PLACEMENT_NODES];
@@ -75,11 +77,13 @@ static void find_order(struct placement *p, const struct topology *t)
     for (int i = 0; i < p->parts; i++) {
         int count = 0;
         p->order[i][count++] = (unsigned char)i;
-        for (int j = 0; j < p->parts; j++) { /* insertion sort is stable, so parts at equal distances stay in ascending order */
+        for (int j = 0; j < p->parts; j++) { /* insertion sort is stable, so parts at equal distances stay in ascending
+                                                order */
             int k = count;
             if (j == i)
                 continue;
-            for (; k > 1 && distance(t, p->node[i], p->home[p->order[i][k - 1]]) > distance(t, p->node[i], p->home[j]); k--)
+            for (; k > 1 && distance(t, p->node[i], p->home[p->order[i][k - 1]]) > distance(t, p->node[i], p->home[j]);
+                 k--)
                 p->order[i][k] = p->order[i][k - 1];
             p->order[i][k] = (unsigned char)j;
             count++;
@@ -132,8 +136,9 @@ void placement_of_bytes(const struct placement *p, uintptr_t data, size_t bytes,
                         void *context)
 {
     uintptr_t at = page_from(data, page), end = page_from(data + bytes, page), chunk = PLACEMENT_SPREAD * page;
-    for (int turn = 0; at < end && p->memories; turn++, at += chunk) /* the memory must not depend on the address, because a file is
-                                                                        mapped to another address each time */
+    for (int turn = 0; at < end && p->memories; turn++, at += chunk) /* the memory must not depend on the address,
+                                                                        because a file is mapped to another address each
+                                                                        time */
         each(context, at, end - at < chunk ? end : at + chunk, p->memory[turn % p->memories]);
 }
 

@@ -26,7 +26,8 @@
 struct topology {
     int node_of_cpu[PLACEMENT_CPUS];                        /* node number; -1 if absent, offline or not allowed */
     int sibling[PLACEMENT_CPUS];                            /* number of the hardware thread within its core, from 0 */
-    unsigned char distance[PLACEMENT_NODES][PLACEMENT_NODES]; /* [node of a processor][node of a memory]; 0: unknown, treated as far */
+    unsigned char distance[PLACEMENT_NODES][PLACEMENT_NODES]; /* [node of a processor][node of a memory]; 0: unknown,
+                                                                 treated as far */
     uint64_t memory[PLACEMENT_NODES];                       /* bytes available; 0: no memory, or not allowed */
 };
 
@@ -34,10 +35,13 @@ enum placement_mode { PLACEMENT_OFF, PLACEMENT_INTERLEAVE, PLACEMENT_BIND };
 
 struct placement {
     int parts;                                              /* number of parts; 0: nothing is placed */
-    int nodes;                                              /* number of nodes with processors or memory that may be used */
-    /* for each part: its node, and the node whose memory holds its rows; node[0] and home[0] are -1 in mode interleave */
+    int nodes;                                              /* number of nodes with processors or memory that may be
+                                                               used */
+    /* for each part: its node, and the node whose memory holds its rows; node[0] and home[0] are -1 in mode
+     * interleave */
     int node[PLACEMENT_NODES], home[PLACEMENT_NODES];
-    int cut[PLACEMENT_NODES + 1];                           /* part i has processors cpu[cut[i]] .. cpu[cut[i + 1] - 1] */
+    int cut[PLACEMENT_NODES + 1];                           /* part i has processors cpu[cut[i]] .. cpu[cut[i + 1] -
+                                                               1] */
     int cpu[PLACEMENT_CPUS];
     /* order[p]: part p, then the other parts; nearer homes come earlier (home: see above) */
     unsigned char order[PLACEMENT_NODES][PLACEMENT_NODES];
@@ -48,9 +52,9 @@ struct placement {
  * node. */
 int placement_plan(struct placement *p, const struct topology *t, enum placement_mode mode, uint64_t bytes);
 
-/* Returns the processor and the part of thread number `thread` of `threads`. Each part gets threads in proportion to its
- * processors, and uses each core once before it uses a second hardware thread. If there are more threads than processors,
- * threads share processors. */
+/* Returns the processor and the part of thread number `thread` of `threads`. Each part gets threads in proportion to
+ * its processors, and uses each core once before it uses a second hardware thread. If there are more threads than
+ * processors, threads share processors. */
 struct place {
     int cpu, part;
 };

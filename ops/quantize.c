@@ -6,8 +6,8 @@
 #include <assert.h>
 #include <math.h>
 
-#define F16_INFINITE 0x477ff000 /* the f32 bits of 65520, halfway between the largest f16 number and the next power of two; from
-                                   here on, numbers round to infinity */
+#define F16_INFINITE 0x477ff000 /* the f32 bits of 65520, halfway between the largest f16 number and the next power of
+                                   two; from here on, numbers round to infinity */
 #define F16_NORMAL 0x38800000   /* 2^-14 */
 
 /* Rounds to nearest, ties to even. A number that is subnormal in f16 is rounded by adding 0.5: the last bit of the sum
@@ -85,13 +85,15 @@ static int block_q4_0(unsigned char *block, const float *w)
         return -1;
     while ((f32_to_bits(w[first]) & 0x7fffffff) != m)
         first++;
-    float d = (m ? w[first] : 0.0f) / -8.0f, id = inverse(d); /* if all weights are zeros of either sign, d is -0, as in ggml */
+    float d = (m ? w[first] : 0.0f) / -8.0f, id = inverse(d); /* if all weights are zeros of either sign, d is -0, as in
+                                                                 ggml */
     for (int i = 0; i < QUANTIZE_BLOCK / 2; i++)
         block[2 + i] = (unsigned char)(nibble(w[i], id) | nibble(w[QUANTIZE_BLOCK / 2 + i], id) << 4);
     return store_scale(block, d);
 }
 
-static int each_block(void *blocks, size_t bytes, const float *w, size_t K, int (*quantize)(unsigned char *, const float *))
+static int each_block(void *blocks, size_t bytes, const float *w, size_t K,
+                      int (*quantize)(unsigned char *, const float *))
 {
     int bad = 0;
     assert(K % QUANTIZE_BLOCK == 0);

@@ -29,8 +29,8 @@
 int op_quantize_q8_0(void *blocks, const float *w, size_t K);
 int op_quantize_q4_0(void *blocks, const float *w, size_t K);
 
-/* Writes the codes of 32 weights of type I4 (simd/kernels.h, struct weight_view) in the order of a Q4_0 block: byte l gets the
- * codes of weights l and 16 + l. Both have 16 bytes, and do not overlap. */
+/* Writes the codes of 32 weights of type I4 (simd/kernels.h, struct weight_view) in the order of a Q4_0 block: byte l
+ * gets the codes of weights l and 16 + l. Both have 16 bytes, and do not overlap. */
 void op_reorder_i4(unsigned char *codes, const unsigned char *i4);
 
 /* Convert K weights to f16 or BF16, 2 bytes each, rounded to nearest, ties to even. NaN and infinities stay what they

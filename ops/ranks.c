@@ -9,7 +9,8 @@
 struct op_share op_share_of(const struct op_ranks *r, int rank, size_t count, size_t unit)
 {
     uint64_t units = (count + unit - 1) / unit, all = r->before[r->count];
-    size_t begin = (size_t)(units * r->before[rank] / all) * unit, end = (size_t)(units * r->before[rank + 1] / all) * unit;
+    size_t begin = (size_t)(units * r->before[rank] / all) * unit,
+           end = (size_t)(units * r->before[rank + 1] / all) * unit;
     return (struct op_share){begin < count ? begin : count, end < count ? end : count};
 }
 
@@ -21,7 +22,8 @@ struct op_share op_own(const struct op_ctx *cx, size_t count, size_t unit)
 /* The bytes that a rank has of each row of a piece, as the row stores them. */
 static struct op_share bytes_of(const struct op_ranks *r, int rank, const struct op_piece *p)
 {
-    struct op_share units = p->cuts ? (struct op_share){p->cuts[rank], p->cuts[rank + 1]} : op_share_of(r, rank, p->units, 1);
+    struct op_share units = p->cuts ? (struct op_share){p->cuts[rank], p->cuts[rank + 1]}
+                                    : op_share_of(r, rank, p->units, 1);
     size_t begin = units.begin * p->unit_bytes, end = units.end * p->unit_bytes;
     return (struct op_share){begin < p->row_bytes ? begin : p->row_bytes, end < p->row_bytes ? end : p->row_bytes};
 }
@@ -133,7 +135,8 @@ static void gather_part(const struct op_ctx *cx, const struct gathered *part)
     }
     for (int rank = 0; rank < r->count; rank++)
         r->offset[rank + 1] += r->offset[rank];
-    if (part->end - part->first == 1 && p->travel == OP_AS_STORED) { /* the bytes of the ranks lie side by side already */
+    if (part->end - part->first == 1 && p->travel == OP_AS_STORED) { /* the bytes of the ranks lie side by side
+                                                                        already */
         exchange(r, (char *)p->data + (part->first - before) * p->row_bytes);
         return;
     }
@@ -168,7 +171,8 @@ void op_gather(const struct op_ctx *cx, const struct op_piece *pieces, size_t co
 
 void op_gather_floats(const struct op_ctx *cx, float *y, size_t S, size_t N, size_t unit)
 {
-    op_gather(cx, &(struct op_piece){y, S, N * sizeof *y, (N + unit - 1) / unit, unit * sizeof *y, OP_AS_STORED, NULL}, 1);
+    op_gather(cx, &(struct op_piece){y, S, N * sizeof *y, (N + unit - 1) / unit, unit * sizeof *y, OP_AS_STORED, NULL},
+              1);
 }
 
 void op_spread(const struct op_ctx *cx, int from, void *data, size_t bytes)

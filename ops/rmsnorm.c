@@ -28,7 +28,8 @@ void op_rmsnorm(const struct op_ctx *cx, float *y, size_t ldy, const float *x, s
 {
     struct device *g = cx->device;
     if (g) {
-        device_run(g, rmsnorm, S, 1, 1, .y = device_at(g, y), .x = device_at(g, x), .w = device_at(g, w), .ldy = ldy, .ldx = ldx, .D = D, .eps = eps);
+        device_run(g, rmsnorm, S, 1, 1, .y = device_at(g, y), .x = device_at(g, x), .w = device_at(g, w), .ldy = ldy,
+                   .ldx = ldx, .D = D, .eps = eps);
         return;
     }
     struct rmsnorm_pass p = {cx, y, x, w, ldy, ldx, D, eps};

@@ -8,7 +8,10 @@
 
 #define SOFTMAX_BLOCK 256
 
-int op_router_fits_device(const struct router *r) { return r->experts <= ROUTER_MOST_EXPERTS && r->chosen <= ROUTER_MOST_CHOSEN; }
+int op_router_fits_device(const struct router *r)
+{
+    return r->experts <= ROUTER_MOST_EXPERTS && r->chosen <= ROUTER_MOST_CHOSEN;
+}
 
 size_t op_router_scratch(const struct router *r)
 {
@@ -51,7 +54,8 @@ static void softmax(const struct op_ctx *cx, float *s, const float *logits, size
 }
 
 #define NONE ((size_t)-1)
-/* States of an expert or a group: it cannot be chosen; it can be chosen; it can be chosen and counts as 0; it has been chosen. */
+/* States of an expert or a group: it cannot be chosen; it can be chosen; it can be chosen and counts as 0; it has been
+ * chosen. */
 enum { CLOSED, OPEN, OPEN_AS_ZERO, ELECTED };
 
 /* Chooses the best open expert or group, in the order of `before`, and sets its state to ELECTED. */
@@ -111,7 +115,8 @@ void op_router_groups(int32_t *kept, const float *scores, const struct router *r
         kept[g] = kept[g] == ELECTED;
 }
 
-void op_router_experts(int32_t *expert, const float *choice, const int32_t *kept, const struct router *r, int32_t *state)
+void op_router_experts(int32_t *expert, const float *choice, const int32_t *kept, const struct router *r,
+                       int32_t *state)
 {
     size_t E = r->experts, size = kept ? E / r->groups : E;
     for (size_t e = 0; e < E; e++)
@@ -168,16 +173,18 @@ static void show(struct op_probe *p, size_t row, const struct router *r, const f
     p->see(p, "weights", row, 1, weight, 0, r->chosen);
 }
 
-static void on_device(struct device *g, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S)
+static void on_device(struct device *g, int32_t *expert, float *weight, const float *logits, const struct router *r,
+                      size_t S)
 {
     int grouped = r->grouped && r->chosen_groups < r->groups;
     assert(op_router_fits_device(r) && !r->forced);
-    device_run(g, router, S, 1, 1, .expert = device_at(g, expert), .weight = device_at(g, weight), .logits = device_at(g, logits),
-               .bias = device_at(g, r->bias), .experts = (unsigned)r->experts, .chosen = (unsigned)r->chosen,
-               .groups = grouped ? (unsigned)r->groups : 1, .kept_groups = grouped ? (unsigned)r->chosen_groups : 0, .sigmoid = r->sigmoid,
-               .group_sum_of_two = r->group_sum_of_two, .mask_with_zero = r->mask_with_zero, .norm_topk_prob = r->norm_topk_prob,
-               .scaled = r->sigmoid || r->scale_softmax || !r->norm_topk_prob, .normaliser = r->normaliser, .bf16 = r->bf16,
-               .factor = r->routed_scaling_factor);
+    device_run(g, router, S, 1, 1, .expert = device_at(g, expert), .weight = device_at(g, weight),
+               .logits = device_at(g, logits), .bias = device_at(g, r->bias), .experts = (unsigned)r->experts,
+               .chosen = (unsigned)r->chosen, .groups = grouped ? (unsigned)r->groups : 1,
+               .kept_groups = grouped ? (unsigned)r->chosen_groups : 0, .sigmoid = r->sigmoid,
+               .group_sum_of_two = r->group_sum_of_two, .mask_with_zero = r->mask_with_zero,
+               .norm_topk_prob = r->norm_topk_prob, .scaled = r->sigmoid || r->scale_softmax || !r->norm_topk_prob,
+               .normaliser = r->normaliser, .bf16 = r->bf16, .factor = r->routed_scaling_factor);
 }
 
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S)

@@ -18,7 +18,8 @@ static inline size_t weight_type_bytes(enum weight_type type, size_t count)
     return count * halves[type] / 2;
 }
 
-/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3, I8, I4 and F4 are not. */
+/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3, I8, I4 and F4
+ * are not. */
 static inline size_t weight_bytes(const struct weight_view *w)
 {
     if (w->panels)

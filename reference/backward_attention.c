@@ -1,11 +1,11 @@
-/* reference/backward_attention.c -- the backward pass of multi-head latent attention, in the naive form, with keys and values of each
- * head. The absorbed form is the same function of x and the weights, and so has the same gradient. */
+/* reference/backward_attention.c -- the backward pass of multi-head latent attention, in the naive form, with keys and
+ * values of each head. The absorbed form is the same function of x and the weights, and so has the same gradient. */
 #include "reference/backward_layers.h"
 
 #include <string.h>
 
-void ref_back_mix(double *dp, const struct ref_heads *d, const double *dheads, const struct ref_heads *x, const double *p, int h, int S,
-                  const struct dims *dims)
+void ref_back_mix(double *dp, const struct ref_heads *d, const double *dheads, const struct ref_heads *x,
+                  const double *p, int h, int S, const struct dims *dims)
 {
     size_t H = dims->H, V = dims->v, rows = (size_t)S;
     for (size_t s = 0; s < rows; s++)
@@ -18,8 +18,8 @@ void ref_back_mix(double *dp, const struct ref_heads *d, const double *dheads, c
         }
 }
 
-void ref_back_scores_of_head(const struct ref_heads *d, const double *dscores, const struct ref_heads *x, double scale, int h, int S,
-                             const struct dims *dims)
+void ref_back_scores_of_head(const struct ref_heads *d, const double *dscores, const struct ref_heads *x, double scale,
+                             int h, int S, const struct dims *dims)
 {
     size_t H = dims->H, N = dims->n, R = dims->r, rows = (size_t)S;
     for (size_t s = 0; s < rows; s++)
@@ -50,8 +50,10 @@ static void join(double *out, const double *a, size_t A, const double *b, size_t
  *     out = W_O heads                    dheads, and then dq_nope, dq_rope, dk_nope, dk_rope, dv of each head
  *     [k_nope ; v] = W_UKV latent        dlatent
  *     latent = RMSNorm(c_kv), k_rope = RoPE(k), [c_kv ; k] = W_DKV x
- *     q_nope, q_rope = RoPE(...) of W_UQ q_latent (times Mistral 4's factor of the position), q_latent = RMSNorm(W_DQ x) */
-void ref_back_attention(struct reference_back *b, double *dx, const struct reference_attention *w, const double *dout, const double *x, int S)
+ *     q_nope, q_rope = RoPE(...) of W_UQ q_latent (times Mistral 4's factor of the position), q_latent = RMSNorm(W_DQ
+ *     x) */
+void ref_back_attention(struct reference_back *b, double *dx, const struct reference_attention *w, const double *dout,
+                        const double *x, int S)
 {
     struct reference_run *run = &b->run;
     const struct dims *dims = &run->c->dims;
@@ -61,7 +63,8 @@ void ref_back_attention(struct reference_back *b, double *dx, const struct refer
     double eps = ref_latent_eps(run), scale = ref_attention_scale(run);
 
     ref_back_show(b, "attention", -1, S, (int)dims->d, dout);
-    ref_attention(run, run->delta, w, x, S); /* fills the fields of `values`, run->heads, run->latent and run->q_a, the last two after their norms */
+    ref_attention(run, run->delta, w, x, S); /* fills the fields of `values`, run->heads, run->latent and run->q_a, the
+                                                last two after their norms */
 
     ref_back_clear(b->dheads, rows * H * V);
     ref_back_matrix(b, b->dheads, &w->o_proj, dout, run->heads, S);

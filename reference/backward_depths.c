@@ -1,4 +1,5 @@
-/* reference/backward_depths.c -- which rows the depths of a draft network compute, for the backward passes of MTP modules and EAGLE heads. */
+/* reference/backward_depths.c -- which rows the depths of a draft network compute, for the backward passes of MTP
+ * modules and EAGLE heads. */
 #include "reference/backward_layers.h"
 
 #include <string.h>
@@ -27,7 +28,8 @@ int ref_depth_most(const struct loss *loss, int S)
 /* Row i of depth m sees rows 0..i of depth 0 and row i of the depths 1..m. */
 static int is_seen(int m, int i, int depth, int row) { return depth ? depth <= m && row == i : row <= i; }
 
-void ref_depth_begin(struct ref_depths *p, struct reference_run *run, const struct ref_depth_rows *a, const int32_t *tok, int T)
+void ref_depth_begin(struct ref_depths *p, struct reference_run *run, const struct ref_depth_rows *a,
+                     const int32_t *tok, int T)
 {
     size_t d = p->width, plane = p->S * d, s = 0;
     for (int m = a->lowest; m <= a->k; m++)

@@ -1,11 +1,14 @@
-/* reference/backward_eagle.c -- the backward pass of an EAGLE head's parts. reference/eagle_layers.h has the formulas of attention. */
+/* reference/backward_eagle.c -- the backward pass of an EAGLE head's parts. reference/eagle_layers.h has the formulas
+ * of attention. */
 #include "reference/eagle_layers.h"
 
 #include <math.h>
 
-void ref_back_grouped_mix(double *dp, const struct ref_grouped *d, const double *dheads, const struct ref_grouped *x, const double *p, int h, int S)
+void ref_back_grouped_mix(double *dp, const struct ref_grouped *d, const double *dheads, const struct ref_grouped *x,
+                          const double *p, int h, int S)
 {
-    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h, group = head / (H / G);
+    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h,
+           group = head / (H / G);
     for (size_t s = 0; s < rows; s++)
         for (size_t t = 0; t <= s; t++) {
             const double *dhead = dheads + (s * H + head) * D;
@@ -16,9 +19,11 @@ void ref_back_grouped_mix(double *dp, const struct ref_grouped *d, const double 
         }
 }
 
-void ref_back_grouped_scores(const struct ref_grouped *d, const double *dscores, const struct ref_grouped *x, double scale, int h, int S)
+void ref_back_grouped_scores(const struct ref_grouped *d, const double *dscores, const struct ref_grouped *x,
+                             double scale, int h, int S)
 {
-    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h, group = head / (H / G);
+    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h,
+           group = head / (H / G);
     for (size_t s = 0; s < rows; s++)
         for (size_t t = 0; t <= s; t++) {
             size_t q = (s * H + head) * D, k = (t * G + group) * D;
@@ -102,7 +107,8 @@ void ref_back_eagle_first(struct ref_eagle_run *r, double *dh, const double *row
         return; /* the rows are constant */
     ref_back_value(b, parts == 3 ? "fc_norm" : "input_norm", -1, S, cols, scratch);
     for (size_t i = 0; i < n; i++)
-        ref_back_norm_of(b, r->dfeatures, &w[i % parts], scratch + i * width, rows + i * width, 1, b->run.c->rms_norm_eps);
+        ref_back_norm_of(b, r->dfeatures, &w[i % parts], scratch + i * width, rows + i * width, 1,
+                         b->run.c->rms_norm_eps);
 }
 
 static void embed_back(struct ref_eagle_run *r, const int32_t *tok, int S)
@@ -110,13 +116,15 @@ static void embed_back(struct ref_eagle_run *r, const int32_t *tok, int S)
     struct reference_back *b = &r->back;
     ref_back_show(b, "embed", -1, S, b->run.c->hidden_size, r->dembed);
     if (r->e->embeds)
-        ref_back_embed(reference_gradient(b->gradients, r->e->embed.tensor->name)->data, r->dembed, tok, S, b->run.c->hidden_size);
+        ref_back_embed(reference_gradient(b->gradients, r->e->embed.tensor->name)->data, r->dembed, tok, S,
+                       b->run.c->hidden_size);
 }
 
 /* With m = x + attention(input), n = RMSNorm(m), y = m + mlp(n), and g = RMSNorm(y) or y:
  *     EAGLE-1   x = W_fc [e ; h] + bias,   input = x
  *     EAGLE-3   x = h or RMSNorm_h(h),     input = [RMSNorm_e(e) ; RMSNorm_h(h)] */
-void ref_back_eagle_layer(struct ref_eagle_run *r, double *dh, double *dy, double *dg, const int32_t *tok, const double *h, const double *y, int S)
+void ref_back_eagle_layer(struct ref_eagle_run *r, double *dh, double *dy, double *dg, const int32_t *tok,
+                          const double *h, const double *y, int S)
 {
     const struct reference_eagle *e = r->e;
     struct reference_back *b = &r->back;

@@ -1,12 +1,12 @@
-/* reference/backward_eagle_step.c -- the losses of a training step of an EAGLE head, and their gradients. docs/TRAINING.md states the losses
- * and their sources. */
+/* reference/backward_eagle_step.c -- the losses of a training step of an EAGLE head, and their gradients.
+ * docs/TRAINING.md states the losses and their sources. */
 #include "reference/eagle_layers.h"
 
 #include <math.h>
 #include <string.h>
 
-/* One call of reference_eagle_backward. S is the number of rows of the longest sequence, R the largest number of rows of a pass, T the width of the
- * target's rows, U the target's vocabulary, and V that of the head. */
+/* One call of reference_eagle_backward. S is the number of rows of the longest sequence, R the largest number of rows
+ * of a pass, T the width of the target's rows, U the target's vocabulary, and V that of the head. */
 struct eagle_step {
     const struct reference_eagle *e;
     struct loss loss;
@@ -14,13 +14,16 @@ struct eagle_step {
     struct ref_eagle_run run;
     struct ref_depths depths;
     void *memory;                 /* holds all arrays below, and those of `depths` */
-    double *hidden, *rows;        /* [S,T], [S,3T]: of the target, after model.norm; and the rows that an EAGLE-3 reads */
+    double *hidden, *rows;        /* [S,T], [S,3T]: of the target, after model.norm; and the rows that an EAGLE-3
+                                     reads */
     double *all_z, *target_z;     /* [S,U], [S,V]: the target's logits; and those of the head's vocabulary */
-    double *dtaken, *dg;          /* [depths+1,S,d], [depths,S,d]: gradients of what depth k takes; of g of depth k, from its own logits */
+    double *dtaken, *dg;          /* [depths+1,S,d], [depths,S,d]: gradients of what depth k takes; of g of depth k,
+                                     from its own logits */
     double *y, *g, *dy, *din, *dg_all; /* [R,d] */
     double *z, *dz;               /* [S,V] */
     double *drows;                /* [S,3T]: nobody uses it */
-    int32_t *labels, *best;       /* [S+1], [S]: tokens to predict, or -1; the head's id of the target's best token, or -1 */
+    int32_t *labels, *best;       /* [S+1], [S]: tokens to predict, or -1; the head's id of the target's best token, or
+                                     -1 */
 };
 
 /* -- the target ---------------------------------------------------------------------------------------------------- */
@@ -40,7 +43,8 @@ static void narrow(struct eagle_step *p, int S)
     size_t U = p->run.target.c->dims.V, V = (size_t)p->e->vocab;
     for (size_t s = 0; s < (size_t)S; s++) {
         int best = ref_argmax(p->all_z + s * U, (int)U);
-        p->best[s] = best < 0 ? 0 : p->e->ids ? p->e->ids[best] : best; /* if a logit is NaN: any id, so that the row has a loss */
+        p->best[s] = best < 0 ? 0 : p->e->ids ? p->e->ids[best] : best; /* if a logit is NaN: any id, so that the row
+                                                                           has a loss */
         for (size_t id = 0; id < V; id++)
             p->target_z[s * V + id] = p->all_z[s * U + (size_t)reference_eagle_token(p->e, (int)id)];
     }
@@ -67,7 +71,8 @@ static void target_forward(struct eagle_step *p, const int32_t *tok, int S)
 /* -- losses -------------------------------------------------------------------------------------------------------- */
 
 /* The terms of row s, which predicts labels[s] and learns from row s of target_z and best; and its gradient */
-static void learn_row(struct eagle_step *p, struct reference_terms *sums, double *dz, size_t s, size_t from, int32_t label, double weight)
+static void learn_row(struct eagle_step *p, struct reference_terms *sums, double *dz, size_t s, size_t from,
+                      int32_t label, double weight)
 {
     const struct reference_eagle *e = p->e;
     struct reference_terms one = {0};
@@ -79,20 +84,24 @@ static void learn_row(struct eagle_step *p, struct reference_terms *sums, double
     if (!learns)
         terms.soft = terms.top = 0;
     int32_t any = id < 0 ? 0 : id; /* its data term has no weight */
-    ref_soft_cross_entropy(&one, dz, p->z + s * (size_t)e->vocab, p->target_z + from * (size_t)e->vocab, &any, 1, e->vocab, &terms, weight);
+    ref_soft_cross_entropy(&one, dz, p->z + s * (size_t)e->vocab, p->target_z + from * (size_t)e->vocab, &any, 1,
+                           e->vocab, &terms, weight);
     sums->data += id < 0 ? 0 : one.data;
     sums->soft += learns ? one.soft : 0;
     sums->top += learns ? one.top : 0;
     sums->entropy += learns ? one.entropy : 0;
 }
 
-/* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the target. */
+/* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the
+ * target. */
 static void learn(struct eagle_step *p, const double *g, int rows, int k)
 {
     const struct loss_terms *terms = &p->loss.terms;
     size_t d = p->depths.width, plane = p->depths.S * d, V = (size_t)p->e->vocab;
-    double mean = p->losses->depth_rows[k] ? 1.0 / (double)p->losses->depth_rows[k] : 0, weight = p->loss.depth[k] * mean;
-    double *dg = p->dg + (size_t)k * plane, *handed = p->depths.taken + (size_t)(k + 1) * plane, *dhanded = p->dtaken + (size_t)(k + 1) * plane;
+    double mean = p->losses->depth_rows[k] ? 1.0 / (double)p->losses->depth_rows[k] : 0,
+           weight = p->loss.depth[k] * mean;
+    double *dg = p->dg + (size_t)k * plane, *handed = p->depths.taken + (size_t)(k + 1) * plane,
+           *dhanded = p->dtaken + (size_t)(k + 1) * plane;
     struct reference_terms sums = {0}, *means = &p->losses->terms[k];
     int gradients = p->run.back.gradients != NULL;
     const int32_t *labels = p->labels + k + 2;
@@ -107,14 +116,16 @@ static void learn(struct eagle_step *p, const double *g, int rows, int k)
         ref_back_eagle_logits(&p->run, dg, p->dz, g, rows);
     ref_back_clear(dhanded, plane);
     if (terms->features != 0) /* EAGLE-1: the target's hidden states are what depth 0 takes */
-        sums.features = ref_smooth_l1(gradients ? dhanded : NULL, handed, p->depths.taken + (size_t)(k + 1) * d, labels, rows, (int)d, weight * terms->features);
+        sums.features = ref_smooth_l1(gradients ? dhanded : NULL, handed, p->depths.taken + (size_t)(k + 1) * d, labels,
+                                      rows, (int)d, weight * terms->features);
 
     means->data += mean * sums.data;
     means->soft += mean * sums.soft;
     means->top += mean * sums.top;
     means->features += mean * sums.features;
     means->entropy += mean * sums.entropy;
-    p->losses->by_depth[k] = terms->data * means->data + terms->soft * means->soft + terms->top * means->top + terms->features * means->features;
+    p->losses->by_depth[k] = terms->data * means->data + terms->soft * means->soft + terms->top * means->top +
+                             terms->features * means->features;
 }
 
 /* -- depths -------------------------------------------------------------------------------------------------------- */
@@ -137,7 +148,8 @@ static void depth_forward(struct eagle_step *p, const int32_t *tok, int T, int k
     learn(p, p->g + (size_t)a.first * d, (int)rows, k);
 }
 
-/* Adds the gradient of what the depths up to k take to p->dtaken, from those of what depth k hands on and of its logits. */
+/* Adds the gradient of what the depths up to k take to p->dtaken, from those of what depth k hands on and of its
+ * logits. */
 static void depth_back(struct eagle_step *p, const int32_t *tok, int T, int k)
 {
     struct ref_depth_rows a = run_depth(p, tok, T, k); /* again, because the depths share the run */
@@ -184,15 +196,18 @@ static void backward(struct eagle_step *p, const struct reference_sequence *q)
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */
 
-static int check(const struct reference_eagle *e, const struct loss *loss, const struct reference_sequence *sequences, int count, vb_error *err)
+static int check(const struct reference_eagle *e, const struct loss *loss, const struct reference_sequence *sequences,
+                 int count, vb_error *err)
 {
     int rc = VB_OK;
     if (loss->depths < 1 || loss->depths > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d depths of an EAGLE head, wanted 1 to %d", loss->depths, VB_MAX_DRAFT);
     if (loss->terms.top != 0 && (loss->terms.top_tokens < 1 || loss->terms.top_tokens > e->vocab))
-        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %d", loss->terms.top_tokens, e->vocab);
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %d", loss->terms.top_tokens,
+                       e->vocab);
     if (loss->terms.features != 0 && e->version == 3)
-        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of features, which the target has none of for the hidden states of an EAGLE-3 head");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "a loss of features, which the target has none of for the hidden states of an EAGLE-3 head");
     for (int i = 0; i < count && !rc; i++)
         rc = ref_check_tokens(e->target, sequences[i].tokens, sequences[i].count, err);
     return rc;
@@ -201,7 +216,8 @@ static int check(const struct reference_eagle *e, const struct loss *loss, const
 static int allocate(struct eagle_step *p, int S, int R, vb_error *err)
 {
     const struct dims *target = &p->e->target->config.dims;
-    size_t d = p->depths.width, s = (size_t)S, plane = s * d, r = (size_t)R, pass = r * d, depths = (size_t)p->loss.depths, V = (size_t)p->e->vocab;
+    size_t d = p->depths.width, s = (size_t)S, plane = s * d, r = (size_t)R, pass = r * d,
+           depths = (size_t)p->loss.depths, V = (size_t)p->e->vocab;
     size_t three = p->e->version == 3 ? 3 * target->d : 0;
     size_t ints = (2 * r + 2 * s + 1) * sizeof(int) / sizeof(double) + 1, mask = r * r / sizeof(double) + 1;
     struct {
@@ -247,7 +263,8 @@ int reference_eagle_backward(const struct reference_eagle *e, const struct refer
 {
     struct eagle_step p = {.e = e, .loss = ref_loss_of(options), .losses = losses};
     struct reference_options run = {
-        .x_as_is = 1, .perturb = options->perturb, .conventions = options->conventions, .hook_context = options->hook_context};
+                                    .x_as_is = 1, .perturb = options->perturb, .conventions = options->conventions,
+                                    .hook_context = options->hook_context};
     *losses = (struct reference_losses){0};
     int rc = check(e, &p.loss, sequences, count, err);
     if (rc)
@@ -255,7 +272,10 @@ int reference_eagle_backward(const struct reference_eagle *e, const struct refer
     int S = ref_count_rows(losses, p.loss.depths, sequences, count), R = ref_depth_most(&p.loss, S);
     losses->rows = 0; /* the main loss is not computed */
     if (!losses->depth_rows[0])
-        return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token that a draft predicts, wanted at least three tokens in one, and labels in its loss mask", count);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "no sequence of the %d has a token that a draft predicts, wanted at least three tokens in one, "
+                       "and labels in its loss mask",
+                       count);
     p.depths = (struct ref_depths){.loss = &p.loss, .S = (size_t)S, .width = e->own->config.dims.d};
     if ((rc = ref_eagle_run_open(&p.run, e, &run, g, R, err)))
         return rc;

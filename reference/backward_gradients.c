@@ -6,7 +6,8 @@
 
 /* -- the list ------------------------------------------------------------------------------------------------------ */
 
-/* Adds w to a list of n matrices and returns their new number. out NULL: only counts. The tensor of a matrix that a model lacks is NULL. */
+/* Adds w to a list of n matrices and returns their new number. out NULL: only counts. The tensor of a matrix that a
+ * model lacks is NULL. */
 static size_t put(const struct matrix **out, size_t n, const struct matrix *w)
 {
     if (!w->tensor)
@@ -89,14 +90,17 @@ int reference_gradients_open(struct reference_gradients *g, const struct referen
     return reference_gradients_open_with_heads(g, r, NULL, err);
 }
 
-int reference_gradients_open_with_heads(struct reference_gradients *g, const struct reference *r, const struct reference *heads, vb_error *err)
+int reference_gradients_open_with_heads(struct reference_gradients *g, const struct reference *r,
+                                        const struct reference *heads, vb_error *err)
 {
     const char *dir = checkpoint_dir(r->checkpoint);
     *g = (struct reference_gradients){.allocator = r->allocator};
     if (r->config.index_topk)
-        return vb_fail(err, VB_UNSUPPORTED, "%s: index_topk is %d, and gradients are not computed for sparse attention", dir, r->config.index_topk);
+        return vb_fail(err, VB_UNSUPPORTED, "%s: index_topk is %d, and gradients are not computed for sparse attention",
+                       dir, r->config.index_topk);
     if (!r->layers[0].attention.kv_b_proj.tensor)
-        return vb_fail(err, VB_UNSUPPORTED, "%s: W_UK and W_UV are two tensors, and gradients are computed for one tensor kv_b_proj", dir);
+        return vb_fail(err, VB_UNSUPPORTED,
+                       "%s: W_UK and W_UV are two tensors, and gradients are computed for one tensor kv_b_proj", dir);
     size_t n = put_heads(NULL, put_all(NULL, r), heads);
     const struct matrix **list = vb_alloc(&g->allocator, n, sizeof *list);
     if (!list)
@@ -116,7 +120,10 @@ void reference_gradients_close(struct reference_gradients *g)
     g->count = 0;
 }
 
-static int is_named(const void *name, const void *of) { return strcmp(name, ((const struct reference_gradient *)of)->name); }
+static int is_named(const void *name, const void *of)
+{
+    return strcmp(name, ((const struct reference_gradient *)of)->name);
+}
 
 const struct reference_gradient *reference_gradient(const struct reference_gradients *g, const char *name)
 {
@@ -129,7 +136,8 @@ int ref_back_open(struct reference_back *b, const struct reference *r, const str
                   struct reference_gradients *gradients, int S, vb_error *err)
 {
     const struct dims *c = &r->config.dims;
-    size_t s = (size_t)S, D = c->d, H = c->H, N = c->n, R = c->r, V = c->v, C = c->c, Q = c->q, E = c->E, X = c->chosen, largest = 0;
+    size_t s = (size_t)S, D = c->d, H = c->H, N = c->n, R = c->r, V = c->v, C = c->c, Q = c->q, E = c->E, X = c->chosen,
+           largest = 0;
     size_t expert = c->expert * (c->shared ? c->shared : 1), W = c->dense > expert ? c->dense : expert;
     *b = (struct reference_back){.gradients = gradients};
     int rc = ref_run_open(&b->run, r, options, S, err);

@@ -1,5 +1,5 @@
-/* reference/backward_layers.c -- the backward pass of linear layers, RMSNorm, RoPE, softmax, SwiGLU, embedding and cross entropy.
- * backward_layers.h has the formulas. */
+/* reference/backward_layers.c -- the backward pass of linear layers, RMSNorm, RoPE, softmax, SwiGLU, embedding and
+ * cross entropy. backward_layers.h has the formulas. */
 #include "reference/backward_layers.h"
 
 #include <math.h>
@@ -114,19 +114,22 @@ static double *take(struct reference_back *b, const struct matrix *w)
     return reference_gradient(b->gradients, w->tensor->name)->data;
 }
 
-void ref_back_matrix(struct reference_back *b, double *dx, const struct matrix *w, const double *dy, const double *x, int S)
+void ref_back_matrix(struct reference_back *b, double *dx, const struct matrix *w, const double *dy, const double *x,
+                     int S)
 {
     double *dw = take(b, w);
     ref_back_linear(dx, dw, dy, b->w, x, S, w->rows, w->cols);
 }
 
-void ref_back_norm_of(struct reference_back *b, double *dx, const struct matrix *w, const double *dy, const double *x, int S, double eps)
+void ref_back_norm_of(struct reference_back *b, double *dx, const struct matrix *w, const double *dy, const double *x,
+                      int S, double eps)
 {
     double *dw = take(b, w);
     ref_back_norm(dx, dw, dy, b->w, x, S, w->cols, eps);
 }
 
-void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_mlp *w, int index, const double *dout, const double *x, int S)
+void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_mlp *w, int index, const double *dout,
+                  const double *x, int S)
 {
     int W = w->gate_proj.rows;
     size_t n = (size_t)S * (size_t)W;

@@ -1,5 +1,5 @@
-/* reference/backward_losses.c -- the losses of draft rows that learn from the target: its distribution, and its hidden states.
- * backward_layers.h has the formulas. */
+/* reference/backward_losses.c -- the losses of draft rows that learn from the target: its distribution, and its hidden
+ * states. backward_layers.h has the formulas. */
 #include "reference/backward_layers.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ static int last_of_top(const double *x, int K, int V)
     return last;
 }
 
-void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const double *z, const double *target, const int32_t *tok, int S, int V,
-                            const struct loss_terms *terms, double weight)
+void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const double *z, const double *target,
+                            const int32_t *tok, int S, int V, const struct loss_terms *terms, double weight)
 {
     for (int s = 0; s < S; s++, z += V, target += V) {
         if (tok[s] < 0)
@@ -46,7 +46,8 @@ void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const doub
             sums->entropy += p * (log_p - target[v]);
             mass += top ? terms->top * p : 0;
             if (dz)
-                dz[(size_t)s * (size_t)V + (size_t)v] -= weight * (terms->data * (v == tok[s]) + (terms->soft + top * terms->top) * p);
+                dz[(size_t)s * (size_t)V + (size_t)v] -= weight * (terms->data * (v == tok[s]) +
+                                                                   (terms->soft + top * terms->top) * p);
         }
         for (int v = 0; dz && v < V; v++)
             dz[(size_t)s * (size_t)V + (size_t)v] += weight * mass * exp(z[v] - log_q);

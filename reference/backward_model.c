@@ -1,13 +1,14 @@
-/* reference/backward_model.c -- the losses of a training step and their gradients: the target, its MTP modules, the output heads.
- * docs/TRAINING.md states the losses and their sources. */
+/* reference/backward_model.c -- the losses of a training step and their gradients: the target, its MTP modules, the
+ * output heads. docs/TRAINING.md states the losses and their sources. */
 #include "reference/backward_layers.h"
 
 #include <math.h>
 #include <string.h>
 
-/* One call of reference_backward. With parallel heads, `heads` is the memory of their layers, depths.taken[0] what all heads read, and dtaken[0] the
- * sum of the gradients of this. S is the number of rows of the longest sequence, L the number of the target's layers, and R the largest
- * number of rows that a module computes at once: S, or those of all depths if they are aligned. */
+/* One call of reference_backward. With parallel heads, `heads` is the memory of their layers, depths.taken[0] what all
+ * heads read, and dtaken[0] the sum of the gradients of this. S is the number of rows of the longest sequence, L the
+ * number of the target's layers, and R the largest number of rows that a module computes at once: S, or those of all
+ * depths if they are aligned. */
 struct backward_step {
     const struct reference *r;
     const struct reference_loss_options *options;
@@ -23,9 +24,11 @@ struct backward_step {
     double *dhidden;                 /* [S, D] */
     double *dg;                      /* [depths, S, D]: after shared_head.norm, from the logits of depth k alone */
     double *din;                     /* [R, D]: of the rows that a pass of a module reads */
-    double *g, *next, *module_x;     /* [R, D]: after shared_head.norm; what the pass hands on; the input of the module's layer */
+    double *g, *next, *module_x;     /* [R, D]: after shared_head.norm; what the pass hands on; the input of the
+                                        module's layer */
     double *dx, *dout, *denorm, *dhnorm, *dconcat; /* [R, D] four times, [R, 2D] */
-    int32_t *labels;                 /* [S+1]: the tokens of the sequence; -1: no row that predicts the token has a loss */
+    int32_t *labels;                 /* [S+1]: the tokens of the sequence; -1: no row that predicts the token has a
+                                        loss */
     size_t S, R;
 };
 
@@ -55,37 +58,43 @@ static const struct reference_mtp_module *module_of(const struct backward_step *
 /* Row i of depth m reads tok[i+m+1] and row i of the depth before. */
 static void run_module(struct backward_step *p, const struct ref_depth_rows *a)
 {
-    ref_mtp(&p->back.run, p->g, p->next, module_of(p, a->k), a->k, p->loss.chain == CHAIN_ALIGNED ? 1 : a->k + 1, p->depths.tok, p->depths.in, a->rows);
+    ref_mtp(&p->back.run, p->g, p->next, module_of(p, a->k), a->k, p->loss.chain == CHAIN_ALIGNED ? 1 : a->k + 1,
+            p->depths.tok, p->depths.in, a->rows);
 }
 
-/* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the target. */
+/* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the
+ * target. */
 static void learn(struct backward_step *p, const struct matrix *head, const double *g, int rows, int k)
 {
     const struct loss_terms *terms = &p->loss.terms;
     const struct dims *c = &p->r->config.dims;
     size_t plane = p->S * c->d;
-    double mean = p->losses->depth_rows[k] ? 1.0 / (double)p->losses->depth_rows[k] : 0, weight = p->loss.depth[k] * mean;
-    double *dg = p->dg + (size_t)k * plane, *handed = p->depths.taken + (size_t)(k + 1) * plane, *dhanded = p->dtaken + (size_t)(k + 1) * plane;
+    double mean = p->losses->depth_rows[k] ? 1.0 / (double)p->losses->depth_rows[k] : 0,
+           weight = p->loss.depth[k] * mean;
+    double *dg = p->dg + (size_t)k * plane, *handed = p->depths.taken + (size_t)(k + 1) * plane,
+           *dhanded = p->dtaken + (size_t)(k + 1) * plane;
     struct reference_terms sums = {0}, *means = &p->losses->terms[k];
     int gradients = p->back.gradients != NULL;
     const int32_t *labels = p->labels + k + 2;
 
     logits(p, head, g, rows);
-    ref_soft_cross_entropy(&sums, gradients ? p->dz : NULL, p->z, p->target_z + (size_t)(k + 1) * c->V, labels, rows, (int)c->V, terms, weight);
+    ref_soft_cross_entropy(&sums, gradients ? p->dz : NULL, p->z, p->target_z + (size_t)(k + 1) * c->V, labels, rows,
+                           (int)c->V, terms, weight);
     ref_back_clear(dg, plane);
     if (gradients)
         logits_back(p, dg, head, g, rows);
     ref_back_clear(dhanded, plane);
     if (terms->features != 0)
-        sums.features =
-            ref_smooth_l1(gradients ? dhanded : NULL, handed, p->depths.taken + (size_t)(k + 1) * c->d, labels, rows, (int)c->d, weight * terms->features);
+        sums.features = ref_smooth_l1(gradients ? dhanded : NULL, handed, p->depths.taken + (size_t)(k + 1) * c->d,
+                                      labels, rows, (int)c->d, weight * terms->features);
 
     means->data += mean * sums.data;
     means->soft += mean * sums.soft;
     means->top += mean * sums.top;
     means->features += mean * sums.features;
     means->entropy += mean * sums.entropy;
-    p->losses->by_depth[k] = terms->data * means->data + terms->soft * means->soft + terms->top * means->top + terms->features * means->features;
+    p->losses->by_depth[k] = terms->data * means->data + terms->soft * means->soft + terms->top * means->top +
+                             terms->features * means->features;
 }
 
 static void depth_forward(struct backward_step *p, const int32_t *tok, int T, int k)
@@ -95,12 +104,13 @@ static void depth_forward(struct backward_step *p, const int32_t *tok, int T, in
     size_t d = p->r->config.dims.d, plane = p->S * d;
     ref_depth_begin(&p->depths, &p->back.run, &a, tok, T);
     run_module(p, &a);
-    memcpy(p->depths.taken + (size_t)(k + 1) * plane, p->next + (size_t)a.first * d, (size_t)rows * d * sizeof *p->depths.taken);
+    memcpy(p->depths.taken + (size_t)(k + 1) * plane, p->next + (size_t)a.first * d,
+           (size_t)rows * d * sizeof *p->depths.taken);
     learn(p, &module_of(p, k)->head, p->g + (size_t)a.first * d, rows, k);
 }
 
-/* Adds the gradient of what the depths up to k take to p->dtaken, from that of what depth k hands on. In reverse order of the formulas
- * at ref_mtp in model.c:
+/* Adds the gradient of what the depths up to k take to p->dtaken, from that of what depth k hands on. In reverse order
+ * of the formulas at ref_mtp in model.c:
  *     g = RMSNorm_shared_head(y),  y = decoder_layer(x)             dy, dx
  *     x = eh_proj [e ; t]                                           [de ; dt] = transpose(eh_proj) dx
  *     e = RMSNorm_e(Emb(tok)),  t = RMSNorm_h(taken)                dEmb[tok], dtaken */
@@ -111,7 +121,8 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
     struct ref_depth_rows a = ref_depth_rows(&p->loss, T, k);
     int rows = a.rows, D = p->r->config.hidden_size, swapped = ref_convention(&b->run, CONCAT);
     size_t d = (size_t)D, n = (size_t)rows * d, first = (size_t)a.first * d, plane = p->S * d;
-    double eps = p->r->config.rms_norm_eps, *dhanded = p->dtaken + (size_t)(k + 1) * plane, *dg = p->dg + (size_t)k * plane;
+    double eps = p->r->config.rms_norm_eps, *dhanded = p->dtaken + (size_t)(k + 1) * plane,
+           *dg = p->dg + (size_t)k * plane;
     double *before = ref_convention(&b->run, DRAFT_HIDDEN) ? p->dx : p->dout; /* the next depth takes y, or g */
 
     ref_depth_begin(&p->depths, &p->back.run, &a, tok, T);
@@ -148,7 +159,7 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
     ref_back_embed(reference_gradient(b->gradients, w->embed.tensor->name)->data, p->dx, p->depths.tok, rows, D);
 }
 
-/* -- parallel heads ------------------------------------------------------------------------------------------------- */
+/* -- parallel heads ------------------------------------------------------------------------------------------------ */
 
 /* g = RMSNorm_model(y),  y = decoder_layer_k(z):   y [rows, D] becomes p->next. */
 static void run_head(struct backward_step *p, int k, int rows)
@@ -190,7 +201,10 @@ static void head_back(struct backward_step *p, int T, int k)
 /* -- a sequence ---------------------------------------------------------------------------------------------------- */
 
 /* The rows that parallel heads read */
-static const double *trunk(const struct backward_step *p) { return p->x + (size_t)p->options->heads->trunk_layers * p->S * p->r->config.dims.d; }
+static const double *trunk(const struct backward_step *p)
+{
+    return p->x + (size_t)p->options->heads->trunk_layers * p->S * p->r->config.dims.d;
+}
 
 static void forward(struct backward_step *p, const struct reference_sequence *q)
 {
@@ -259,25 +273,29 @@ static void backward(struct backward_step *p, const int32_t *tok, int T)
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */
 
-static int check(const struct reference *r, const struct reference_loss_options *o, const struct loss *loss, const struct reference_sequence *sequences,
-                 int count, vb_error *err)
+static int check(const struct reference *r, const struct reference_loss_options *o, const struct loss *loss,
+                 const struct reference_sequence *sequences, int count, vb_error *err)
 {
     static const enum convention no_backward[] = {FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, GATE, LATENT_CACHE};
-    int rc = VB_OK, most = o->heads ? o->heads->config.num_nextn_predict_layers : r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0;
+    int rc = VB_OK, most = o->heads ? o->heads->config.num_nextn_predict_layers
+                           : r->config.num_nextn_predict_layers ? VB_MAX_DRAFT
+                           : 0;
     if (o->heads && (loss->chain != CHAIN_MODULES || loss->terms.features != 0))
         return vb_fail(err, VB_BAD_ARGUMENT, "a loss wants %s, which parallel heads do not have",
                        loss->chain != CHAIN_MODULES ? "module 0 at every depth" : "features");
     if (loss->depths < 0 || loss->depths > most)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", loss->depths, most);
     if (loss->terms.top != 0 && (loss->terms.top_tokens < 1 || loss->terms.top_tokens > r->config.vocab_size))
-        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %d", loss->terms.top_tokens, r->config.vocab_size);
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %d", loss->terms.top_tokens,
+                       r->config.vocab_size);
     if (loss->chain == CHAIN_ALIGNED && o->conventions.value[CHAIN_MODULE])
         return vb_fail(err, VB_BAD_ARGUMENT, "chain-module=step is not computed with aligned depths, wanted first");
     for (size_t i = 0; i < sizeof no_backward / sizeof *no_backward; i++) {
         const struct convention_row *row = convention_row(no_backward[i]);
         int value = o->conventions.value[no_backward[i]];
         if (value)
-            return vb_fail(err, VB_BAD_ARGUMENT, "%s=%s has no backward pass, wanted %s", row->name, row->values[value], row->values[0]);
+            return vb_fail(err, VB_BAD_ARGUMENT, "%s=%s has no backward pass, wanted %s", row->name, row->values[value],
+                           row->values[0]);
     }
     for (int i = 0; i < count && !rc; i++)
         rc = ref_check_tokens(r, sequences[i].tokens, sequences[i].count, err);
@@ -287,8 +305,10 @@ static int check(const struct reference *r, const struct reference_loss_options 
 static int allocate(struct backward_step *p, int S, int R, vb_error *err)
 {
     const struct dims *c = &p->r->config.dims;
-    size_t plane = (size_t)S * c->d, logits = (size_t)S * c->V, depths = (size_t)p->loss.depths, r = (size_t)R, pass = r * c->d;
-    size_t ints = ((2 * r + (size_t)S + 1) * sizeof(int) + sizeof(double) - 1) / sizeof(double), mask = p->loss.chain == CHAIN_ALIGNED ? r * r / sizeof(double) + 1 : 0;
+    size_t plane = (size_t)S * c->d, logits = (size_t)S * c->V, depths = (size_t)p->loss.depths, r = (size_t)R,
+           pass = r * c->d;
+    size_t ints = ((2 * r + (size_t)S + 1) * sizeof(int) + sizeof(double) - 1) / sizeof(double),
+           mask = p->loss.chain == CHAIN_ALIGNED ? r * r / sizeof(double) + 1 : 0;
     struct {
         double **at;
         size_t count;
@@ -337,14 +357,18 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
 {
     struct backward_step p = {.r = r, .options = options, .loss = ref_loss_of(options), .losses = losses};
     struct reference_options run = {
-        .x_as_is = 1, .perturb = options->perturb, .conventions = options->conventions, .hook_context = options->hook_context};
+                                    .x_as_is = 1, .perturb = options->perturb, .conventions = options->conventions,
+                                    .hook_context = options->hook_context};
     *losses = (struct reference_losses){0};
     int rc = check(r, options, &p.loss, sequences, count, err);
     if (rc)
         return rc;
     int S = ref_count_rows(losses, p.loss.depths, sequences, count), R = ref_depth_most(&p.loss, S);
     if (!losses->rows)
-        return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token to predict, wanted at least two tokens in one, and labels in its loss mask", count);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "no sequence of the %d has a token to predict, wanted at least two tokens in one, and labels in "
+                       "its loss mask",
+                       count);
     if ((rc = ref_back_open(&p.back, r, &run, g, R, err)))
         return rc;
     if (options->heads && (rc = ref_back_open(&p.heads, options->heads, &run, g, R, err))) {
@@ -359,7 +383,8 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
             continue;
         p.back.run.options.hook = p.heads.run.options.hook = options->hook;
         forward(&p, &sequences[i]);
-        p.back.run.options.hook = p.heads.run.options.hook = NULL; /* not for values that the backward pass recomputes */
+        p.back.run.options.hook = p.heads.run.options.hook = NULL; /* not for values that the backward pass
+                                                                      recomputes */
         losses->total = p.loss.main * losses->main;
         for (int k = 0; k < p.loss.depths; k++)
             losses->total += p.loss.depth[k] * losses->by_depth[k];

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-void ref_back_expert_weights(const struct reference_run *run, double *ds, const double *dg, const double *experts, const double *s)
+void ref_back_expert_weights(const struct reference_run *run, double *ds, const double *dg, const double *experts,
+                             const double *s)
 {
     int X = run->c->num_experts_per_tok;
     double factor = ref_weight_factor(run->c), sum = 0, mean = 0;
@@ -28,7 +29,8 @@ void ref_back_scores(const struct reference_run *run, double *dx, const double *
         dx[e] += ds[e] * s[e] * (1 - s[e]);
 }
 
-void ref_back_experts_sum(double *dg, double *dy, const double *dout, const double *g, const double *y, int S, int X, int D)
+void ref_back_experts_sum(double *dg, double *dy, const double *dout, const double *g, const double *y, int S, int X,
+                          int D)
 {
     for (int s = 0; s < S; s++, dout += D)
         for (int j = 0; j < X; j++, dg++, g++, dy += D, y += D) {
@@ -39,7 +41,8 @@ void ref_back_experts_sum(double *dg, double *dy, const double *dout, const doub
 }
 
 /* out[s] = sum_e g[s,e] expert_e(x[s]) + shared(x[s]); the weights g depend on x[s] through the router */
-void ref_back_moe(struct reference_back *b, double *dx, const struct reference_layer *w, const double *dout, const double *x, int S)
+void ref_back_moe(struct reference_back *b, double *dx, const struct reference_layer *w, const double *dout,
+                  const double *x, int S)
 {
     struct reference_run *run = &b->run;
     const struct dims *dims = &run->c->dims;
@@ -58,7 +61,8 @@ void ref_back_moe(struct reference_back *b, double *dx, const struct reference_l
     ref_back_clear(b->dscores, rows * E);
     ref_back_clear(b->drouter, rows * E);
     for (size_t s = 0; s < rows; s++)
-        ref_back_expert_weights(run, b->dscores + s * E, b->dweights + s * X, run->experts + s * X, run->router + s * E);
+        ref_back_expert_weights(run, b->dscores + s * E, b->dweights + s * X, run->experts + s * X,
+                                run->router + s * E);
     ref_back_value(b, "router_scores", -1, S, (int)E, b->dscores);
     for (size_t s = 0; s < rows; s++)
         ref_back_scores(run, b->drouter + s * E, b->dscores + s * E, run->router + s * E);

@@ -1,5 +1,5 @@
-/* reference/eagle.c -- EAGLE heads: attention with grouped queries, the layer, and drafts. reference/eagle.h has the formulas and their
- * sources. */
+/* reference/eagle.c -- EAGLE heads: attention with grouped queries, the layer, and drafts. reference/eagle.h has the
+ * formulas and their sources. */
 #include "reference/eagle_layers.h"
 
 #include <math.h>
@@ -9,15 +9,19 @@
 
 void ref_grouped_scores(struct reference_run *run, double *p, const struct ref_grouped *x, double scale, int h, int S)
 {
-    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h, group = head / (H / G);
+    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h,
+           group = head / (H / G);
     for (size_t s = 0; s < rows; s++)
         for (size_t t = 0; t < rows; t++)
-            p[s * rows + t] = ref_sees(run, s, t, S) ? ref_dot(x->q + (s * H + head) * D, x->k + (t * G + group) * D, x->D) * scale : -INFINITY;
+            p[s * rows + t] = ref_sees(run, s, t, S)
+                                  ? ref_dot(x->q + (s * H + head) * D, x->k + (t * G + group) * D, x->D) * scale
+                                  : -INFINITY;
 }
 
 void ref_grouped_mix(double *heads, const double *p, const struct ref_grouped *x, int h, int S)
 {
-    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h, group = head / (H / G);
+    size_t H = (size_t)x->H, G = (size_t)x->G, D = (size_t)x->D, rows = (size_t)S, head = (size_t)h,
+           group = head / (H / G);
     for (size_t s = 0; s < rows; s++)
         for (size_t i = 0; i < D; i++) {
             double sum = 0;
@@ -190,11 +194,13 @@ static size_t carve(const struct eagle_part *part, size_t parts, double *next)
     return total;
 }
 
-int ref_eagle_run_open(struct ref_eagle_run *r, const struct reference_eagle *e, const struct reference_options *options,
-                       struct reference_gradients *gradients, int S, vb_error *err)
+int ref_eagle_run_open(struct ref_eagle_run *r, const struct reference_eagle *e,
+                       const struct reference_options *options, struct reference_gradients *gradients, int S,
+                       vb_error *err)
 {
     const struct config *c = &e->own->config;
-    size_t s = (size_t)S, d = c->dims.d, H = c->dims.H, G = (size_t)e->groups, D = (size_t)e->dim, W = c->dims.dense, largest = 0, widest = 0;
+    size_t s = (size_t)S, d = c->dims.d, H = c->dims.H, G = (size_t)e->groups, D = (size_t)e->dim, W = c->dims.dense,
+           largest = 0, widest = 0;
     size_t in = e->version == 3 ? 2 * d : d, three = e->feature_norms[0].tensor ? (size_t)e->fc.cols : 0;
     const struct matrix *each[] = {&e->fc, &e->o_proj, &e->mlp.down_proj, &e->q_proj};
     *r = (struct ref_eagle_run){.e = e};
@@ -207,20 +213,32 @@ int ref_eagle_run_open(struct ref_eagle_run *r, const struct reference_eagle *e,
         largest = numbers > largest ? numbers : largest;
     }
     struct eagle_part values[] = {
-        {&run->row, widest}, {&run->cosine, s * D / 2}, {&run->sine, s * D / 2}, {&run->query_scale, s}, {&run->normed, s * d}, {&run->delta, s * d},
-        {&run->embed, s * d}, {&run->concat, 2 * s * d}, {&run->scores, s * s}, {&run->heads, s * H * D}, {&run->gate, s * W}, {&run->up, s * W},
-        {&r->features, three * s}, {&r->x, s * d}, {&r->middle, s * d}, {&r->input, s * in}, {&r->rows.q, s * H * D}, {&r->rows.k, s * G * D}, {&r->rows.v, s * G * D},
+        {&run->row, widest}, {&run->cosine, s * D / 2},
+        {&run->sine, s * D / 2}, {&run->query_scale, s},
+        {&run->normed, s * d}, {&run->delta, s * d},
+        {&run->embed, s * d}, {&run->concat, 2 * s * d},
+        {&run->scores, s * s}, {&run->heads, s * H * D},
+        {&run->gate, s * W}, {&run->up, s * W},
+        {&r->features, three * s}, {&r->x, s * d},
+        {&r->middle, s * d}, {&r->input, s * in},
+        {&r->rows.q, s * H * D}, {&r->rows.k, s * G * D},
+        {&r->rows.v, s * G * D},
     };
     struct eagle_part backward[] = {
-        {&b->w, largest}, {&b->normed, s * d}, {&b->dnormed, s * d}, {&b->product, s * W}, {&b->dgate, s * W}, {&b->dup, s * W}, {&b->dproduct, s * W},
-        {&b->dheads, s * H * D}, {&b->dp, s * s}, {&b->dscores_of_head, s * s}, {&r->drows.q, s * H * D}, {&r->drows.k, s * G * D},
-        {&r->drows.v, s * G * D}, {&r->dx, s * d}, {&r->dinput, s * in}, {&r->dconcat, 2 * s * d}, {&r->dembed, s * d}, {&r->dfeatures, three},
+        {&b->w, largest}, {&b->normed, s * d}, {&b->dnormed, s * d}, {&b->product, s * W},
+        {&b->dgate, s * W}, {&b->dup, s * W}, {&b->dproduct, s * W},
+        {&b->dheads, s * H * D}, {&b->dp, s * s}, {&b->dscores_of_head, s * s}, {&r->drows.q, s * H * D},
+        {&r->drows.k, s * G * D},
+        {&r->drows.v, s * G * D}, {&r->dx, s * d}, {&r->dinput, s * in}, {&r->dconcat, 2 * s * d},
+        {&r->dembed, s * d}, {&r->dfeatures, three},
     };
-    size_t n = sizeof values / sizeof *values, m = gradients ? sizeof backward / sizeof *backward : 0, total = carve(values, n, NULL);
+    size_t n = sizeof values / sizeof *values, m = gradients ? sizeof backward / sizeof *backward : 0,
+           total = carve(values, n, NULL);
     int rc = ref_run_open(&r->target, e->target, options, S, err);
     if (rc)
         return rc;
-    *run = (struct reference_run){.r = e->own, .c = c, .options = r->target.options, .random = r->target.random, .stretched = c->rope_yarn, .last_row = -1,
+    *run = (struct reference_run){.r = e->own, .c = c, .options = r->target.options, .random = r->target.random,
+                                  .stretched = c->rope_yarn, .last_row = -1,
                                   .layer = e->target->config.num_hidden_layers};
     run->options.precision = PRECISION_F32;
     run->options.conventions = (struct conventions){0}; /* they are about the target */
@@ -247,7 +265,8 @@ void ref_eagle_run_close(struct ref_eagle_run *r)
 /* -- drafts -------------------------------------------------------------------------------------------------------- */
 
 /* Row N-1+j, which has been computed last, proposes draft j, and hands on to the next row, whose hidden state h is. */
-static int propose(const struct reference_eagle *e, int32_t *tok, double *h, const double *handed, const double *z, int N, int j, vb_error *err)
+static int propose(const struct reference_eagle *e, int32_t *tok, double *h, const double *handed, const double *z,
+                   int N, int j, vb_error *err)
 {
     size_t d = e->own->config.dims.d, row = (size_t)(N + j);
     int id = ref_argmax(z, e->vocab);
@@ -258,8 +277,9 @@ static int propose(const struct reference_eagle *e, int32_t *tok, double *h, con
     return VB_OK;
 }
 
-int reference_eagle_draft(const struct reference_eagle *e, const struct reference_options *options, const double *rows, const int32_t *tokens,
-                          int N, int K, int32_t *drafts, double *hidden, double *logits, vb_error *err)
+int reference_eagle_draft(const struct reference_eagle *e, const struct reference_options *options, const double *rows,
+                          const int32_t *tokens, int N, int K, int32_t *drafts, double *hidden, double *logits,
+                          vb_error *err)
 {
     struct ref_eagle_run r;
     const vb_allocator *a = &e->own->allocator;
@@ -267,7 +287,8 @@ int reference_eagle_draft(const struct reference_eagle *e, const struct referenc
     if (rc || (rc = ref_eagle_run_open(&r, e, options, NULL, S, err)))
         return rc;
     size_t d = e->own->config.dims.d, V = (size_t)e->vocab, all = (size_t)S;
-    double *h = vb_alloc(a, all * d, sizeof *h), *y = vb_alloc(a, all * d, sizeof *y), *g = vb_alloc(a, all * d, sizeof *g);
+    double *h = vb_alloc(a, all * d, sizeof *h), *y = vb_alloc(a, all * d, sizeof *y),
+           *g = vb_alloc(a, all * d, sizeof *g);
     double *z = vb_alloc(a, all * V, sizeof *z);
     int32_t *tok = vb_alloc(a, all, sizeof *tok);
     if (h && y && g && z && tok) {

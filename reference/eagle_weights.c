@@ -12,8 +12,8 @@ static int read_tokens(struct reference_eagle *e, vb_error *err)
     if (!t && e->vocab == target_vocab)
         return VB_OK;
     if (!t || strcmp(t->dtype_name, "I64") || t->ndim != 1 || t->shape[0] != e->vocab)
-        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: d2t is %s, wanted I64 [%d]", checkpoint_dir(e->own->checkpoint), t ? "of another type or shape" : "missing",
-                       e->vocab);
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: d2t is %s, wanted I64 [%d]", checkpoint_dir(e->own->checkpoint),
+                       t ? "of another type or shape" : "missing", e->vocab);
     e->tokens = vb_alloc(a, (size_t)e->vocab, sizeof *e->tokens);
     e->ids = vb_alloc(a, (size_t)target_vocab, sizeof *e->ids);
     if (!e->tokens || !e->ids)
@@ -24,7 +24,9 @@ static int read_tokens(struct reference_eagle *e, vb_error *err)
         int64_t offset;
         memcpy(&offset, (const char *)t->data + (size_t)id * sizeof offset, sizeof offset);
         if (offset < -(int64_t)id || offset >= target_vocab - id || e->ids[id + offset] >= 0)
-            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: d2t[%d] leads to a token outside of the vocabulary, or to that of another id", t->file, id);
+            return vb_fail(err, VB_BAD_CHECKPOINT,
+                           "%s: d2t[%d] leads to a token outside of the vocabulary, or to that of another id", t->file,
+                           id);
         e->tokens[id] = (int32_t)(id + offset);
         e->ids[id + offset] = id;
     }
@@ -36,7 +38,8 @@ static void bind_all(struct reference_eagle *e, struct reference_binder *b)
     const struct config *c = &e->own->config;
     size_t first;
     const char *layer = checkpoint_with_prefix(e->own->checkpoint, "midlayer.", &first) ? "midlayer." : "layers.0.";
-    int d = c->hidden_size, T = e->target->config.hidden_size, HD = c->num_attention_heads * e->dim, GD = e->groups * e->dim;
+    int d = c->hidden_size, T = e->target->config.hidden_size, HD = c->num_attention_heads * e->dim,
+        GD = e->groups * e->dim;
     int W = c->intermediate_size, in = e->version == 3 ? 2 * d : d;
     e->embed = e->target->embed;
     e->embeds = checkpoint_find(e->own->checkpoint, "embed_tokens.weight") || d != T;
@@ -71,7 +74,8 @@ static int open_files(struct reference_eagle *e, const char *dir, vb_error *err)
     struct reference *own = e->own;
     struct reference_binder b = {.r = own, .err = err};
     struct eagle_config sizes;
-    if ((b.rc = config_read_eagle(&own->config, &sizes, dir, e->version, &e->target->config, checkpoint_dir(e->target->checkpoint), &own->allocator, err)) ||
+    if ((b.rc = config_read_eagle(&own->config, &sizes, dir, e->version, &e->target->config,
+                                  checkpoint_dir(e->target->checkpoint), &own->allocator, err)) ||
         (b.rc = checkpoint_open(&own->checkpoint, dir, &own->allocator, err)))
         return b.rc;
     e->groups = sizes.groups;
@@ -84,7 +88,8 @@ static int open_files(struct reference_eagle *e, const char *dir, vb_error *err)
     return b.rc ? b.rc : e->version == 3 ? read_tokens(e, err) : VB_OK;
 }
 
-int reference_eagle_open(struct reference_eagle **out, const char *dir, int version, const struct reference *target, vb_error *err)
+int reference_eagle_open(struct reference_eagle **out, const char *dir, int version, const struct reference *target,
+                         vb_error *err)
 {
     struct reference_eagle *e = vb_alloc(&target->allocator, 1, sizeof *e);
     *out = NULL;
@@ -124,8 +129,10 @@ int32_t reference_eagle_token(const struct reference_eagle *e, int id) { return 
 
 int reference_eagle_gradients_open(struct reference_gradients *g, const struct reference_eagle *e, vb_error *err)
 {
-    const struct matrix *each[] = {&e->embed, &e->feature_norms[0], &e->feature_norms[1], &e->feature_norms[2], &e->fc, &e->fc_bias, &e->q_proj, &e->k_proj, &e->v_proj, &e->o_proj, &e->input_norm, &e->hidden_norm, &e->norm,
-                                   &e->post_attention_norm, &e->mlp.gate_proj, &e->mlp.up_proj, &e->mlp.down_proj, &e->head};
+    const struct matrix *each[] = {&e->embed, &e->feature_norms[0], &e->feature_norms[1], &e->feature_norms[2], &e->fc,
+                                   &e->fc_bias, &e->q_proj, &e->k_proj, &e->v_proj, &e->o_proj, &e->input_norm,
+                                   &e->hidden_norm, &e->norm, &e->post_attention_norm, &e->mlp.gate_proj,
+                                   &e->mlp.up_proj, &e->mlp.down_proj, &e->head};
     const struct matrix *list[sizeof each / sizeof *each];
     size_t n = 0;
     for (size_t i = 0; i < sizeof each / sizeof *each; i++)

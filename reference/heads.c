@@ -1,4 +1,5 @@
-/* reference/heads.c -- parallel heads (Gloeckle et al. 2024, arXiv 2404.19737, section 2): heads side by side on the target's rows. */
+/* reference/heads.c -- parallel heads (Gloeckle et al. 2024, arXiv 2404.19737, section 2): heads side by side on the
+ * target's rows. */
 #include "reference/layers.h"
 
 #include <string.h>
@@ -6,7 +7,8 @@
 /* Head k on rows z [S,D]:
  *     logits_i = W_head RMSNorm_model(decoder_layer_k(z)_i),   predicting tok[i+k+2]
  * The norm and W_head are the target's. x [S,D] is scratch memory. */
-static void run_head(struct reference_run *target, struct reference_run *run, double *logits, int k, const double *z, double *x, int S)
+static void run_head(struct reference_run *target, struct reference_run *run, double *logits, int k, const double *z,
+                     double *x, int S)
 {
     const struct reference *r = target->r;
     run->layer = target->layer = run->c->num_hidden_layers + k;
@@ -33,8 +35,9 @@ static struct reference_options of_heads(const struct reference_options *o)
     return options;
 }
 
-int reference_heads(const struct reference *target, const struct reference *heads, const struct reference_options *options,
-                    const int32_t *tokens, int S, double *logits, vb_error *err)
+int reference_heads(const struct reference *target, const struct reference *heads,
+                    const struct reference_options *options, const int32_t *tokens, int S, double *logits,
+                    vb_error *err)
 {
     struct reference_options own = of_heads(options);
     struct reference_run run, of_head;
@@ -47,7 +50,8 @@ int reference_heads(const struct reference *target, const struct reference *head
         ref_run_close(&run);
         return rc;
     }
-    double *z = vb_alloc(a, rows * D, sizeof *z), *x = vb_alloc(a, rows * D, sizeof *x), *some = logits ? NULL : vb_alloc(a, rows * V, sizeof *some);
+    double *z = vb_alloc(a, rows * D, sizeof *z), *x = vb_alloc(a, rows * D, sizeof *x),
+           *some = logits ? NULL : vb_alloc(a, rows * V, sizeof *some);
     run.trunk = z;
     run.trunk_layers = heads->trunk_layers;
     if (z && x && (logits || some)) {

@@ -1,14 +1,16 @@
 /* reference/indexer.c -- DeepSeek sparse attention: the indexer, which chooses the positions that a query attends to.
  *
- * The formulas are those of DeepSeek-V3.2-Exp (technical report, section 2.1, and its inference/model.py and kernel.py). In
- * this file, H and D are the number of heads of the indexer and the numbers per head (index_n_heads, index_head_dim). */
+ * The formulas are those of DeepSeek-V3.2-Exp (technical report, section 2.1, and its inference/model.py and
+ * kernel.py). In this file, H and D are the number of heads of the indexer and the numbers per head (index_n_heads,
+ * index_head_dim). */
 #include "reference/layers.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* x[s] = (x[s] - mean) / sqrt(variance + 1e-6) * w + bias over D numbers; the variance is the mean square of x - mean */
+/* x[s] = (x[s] - mean) / sqrt(variance + 1e-6) * w + bias over D numbers; the variance is the mean square of x -
+ * mean */
 void ref_index_norm(struct reference_run *run, double *x, const struct reference_indexer *w, int S)
 {
     int D = w->k_norm.cols;
@@ -28,7 +30,8 @@ void ref_index_norm(struct reference_run *run, double *x, const struct reference
     }
 }
 
-/* x[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors: one step for each bit */
+/* x[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors: one step
+ * for each bit */
 void ref_index_hadamard(double *x, size_t count, int D)
 {
     for (; count-- > 0; x += D) {
@@ -44,8 +47,8 @@ void ref_index_hadamard(double *x, size_t count, int D)
     }
 }
 
-/* Transforms `count` vectors x and rounds them to codes, as indexer-codes says. scale [count] or NULL: the scales of the codes; 1 without
- * codes. */
+/* Transforms `count` vectors x and rounds them to codes, as indexer-codes says. scale [count] or NULL: the scales of
+ * the codes; 1 without codes. */
 void ref_index_encode(struct reference_run *run, double *x, double *scale, size_t count, int D)
 {
     int codes = ref_convention(run, INDEXER_CODES); /* 0: hadamard-fp8, 1: fp8, 2: hadamard, 3: none */
@@ -58,7 +61,10 @@ void ref_index_encode(struct reference_run *run, double *x, double *scale, size_
     }
 }
 
-double ref_index_round(const struct reference_run *run, double x) { return ref_convention(run, INDEXER_WEIGHTS) ? ref_to_bf16(x) : x; }
+double ref_index_round(const struct reference_run *run, double x)
+{
+    return ref_convention(run, INDEXER_WEIGHTS) ? ref_to_bf16(x) : x;
+}
 
 /* weights[s,h] = weights_proj(x[s])_h. With indexer-weights=bf16, x, W and the result are rounded to BF16. */
 void ref_index_heads(struct reference_run *run, const struct matrix *w, const double *x, int S)
@@ -75,8 +81,8 @@ void ref_index_heads(struct reference_run *run, const struct matrix *w, const do
     }
 }
 
-/* scores[s,t] = sum_h weights[s,h] max(q[s,h] . k[t] / scale[s,h], 0), t <= s. The weights include the scale of the codes of q, which is
- * a power of two. */
+/* scores[s,t] = sum_h weights[s,h] max(q[s,h] . k[t] / scale[s,h], 0), t <= s. The weights include the scale of the
+ * codes of q, which is a power of two. */
 void ref_index_scores(struct reference_run *run, int S)
 {
     size_t H = run->c->dims.index_heads, D = run->c->dims.index_dim;
@@ -84,7 +90,8 @@ void ref_index_scores(struct reference_run *run, int S)
         for (size_t t = 0; t < (size_t)S; t++) {
             double sum = t > s ? -INFINITY : 0;
             for (size_t h = 0; h < H && t <= s; h++) {
-                double dot = ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D) / run->index_scales[s * H + h];
+                double dot = ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D) /
+                             run->index_scales[s * H + h];
                 sum += run->index_weights[s * H + h] * (dot < 0 ? 0 : dot); /* NaN stays NaN */
             }
             run->index_scores[s * (size_t)S + t] = sum;
@@ -118,7 +125,8 @@ void ref_index_choose(struct reference_run *run, char *kept, const double *score
 static void force(const struct reference_run *run, char *kept, int s)
 {
     const struct reference_options *o = &run->options;
-    int topk = run->c->index_topk, phantom = run->layer < run->c->num_hidden_layers ? 0 : ref_convention(run, FIRST_ROW);
+    int topk = run->c->index_topk,
+        phantom = run->layer < run->c->num_hidden_layers ? 0 : ref_convention(run, FIRST_ROW);
     int token = s - phantom; /* with first-row=phantom, row 0 belongs to no token */
     if (!o->sets || token < 0 || token >= o->set_tokens || run->layer >= o->set_layers)
         return;
@@ -130,8 +138,8 @@ static void force(const struct reference_run *run, char *kept, int s)
         kept[forced[i]] = 1;
 }
 
-/* Sets run->kept [S,S]. Row s below index_topk keeps all places up to its own. With shared draft steps (mtp-set), rows after
- * run->last_row keep what that row keeps. */
+/* Sets run->kept [S,S]. Row s below index_topk keeps all places up to its own. With shared draft steps (mtp-set), rows
+ * after run->last_row keep what that row keeps. */
 static void choose_all(struct reference_run *run, int S)
 {
     for (int s = 0; s < S; s++) {
@@ -182,7 +190,8 @@ int ref_index_pairs(const struct reference_run *run)
     return ref_convention(run, INDEXER_ROPE) ? ref_convention(run, INDEXER_ROPE) == 1 : run->c->indexer_rope_interleave;
 }
 
-void ref_positions(struct reference_run *run, const struct reference_indexer *w, const double *x, const double *q_latent, int S)
+void ref_positions(struct reference_run *run, const struct reference_indexer *w, const double *x,
+                   const double *q_latent, int S)
 {
     int H = run->c->index_n_heads, D = run->c->index_head_dim, is_mtp = run->layer >= run->c->num_hidden_layers;
     run->sparse = run->c->index_topk && !(is_mtp && ref_convention(run, MTP_INDEXER));

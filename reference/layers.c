@@ -67,7 +67,8 @@ double ref_sum(struct reference_run *run, const double *a, size_t step_a, const 
     }
     if (run->noise == 0)
         return sum;
-    return sum + ref_uniform(run) * sqrt(3 * ref_sum_variance(sum, squares, n)); /* 3: of a uniform number in [-1, 1), 1/3 */
+    return sum + ref_uniform(run) * sqrt(3 * ref_sum_variance(sum, squares, n)); /* 3: of a uniform number in [-1, 1),
+                                                                                    1/3 */
 }
 
 /* y[s,d] = x[s,d] / sqrt(mean_d(x[s,d]^2) + eps) * w[d];  y may be x */
@@ -133,7 +134,10 @@ void ref_split(double *a, int A, double *b, int B, const double *x, size_t rows)
 static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
 
 /* With convention rope-angle=f32, rounds x to f32. The official code and transformers compute these numbers in f32. */
-static double round_angle(const struct reference_run *run, double x) { return ref_convention(run, ROPE_ANGLE) ? (float)x : x; }
+static double round_angle(const struct reference_run *run, double x)
+{
+    return ref_convention(run, ROPE_ANGLE) ? (float)x : x;
+}
 
 /* Returns YaRN's attention factor: m(mscale) = 0.1 mscale ln(factor) + 1, or 1 if factor <= 1. */
 static double yarn_m(const struct config *c, double mscale)
@@ -149,8 +153,8 @@ static double yarn_correction_dim(const struct config *c, double rotations)
     return c->qk_rope_head_dim * log(length / (rotations * 2 * M_PI)) / (2 * log(c->rope_theta));
 }
 
-/* Returns f_i = theta^(-2i/R). With YaRN, pairs that turn fast (i < low) keep f_i, and pairs that turn slowly (i > high)
- * get f_i / factor. The pairs between them get
+/* Returns f_i = theta^(-2i/R). With YaRN, pairs that turn fast (i < low) keep f_i, and pairs that turn slowly (i >
+ * high) get f_i / factor. The pairs between them get
  *     f_i (1 - ramp) + f_i / factor ramp,    ramp = (i - low) / (high - low), clamped to [0, 1]. */
 static double rope_frequency(const struct reference_run *run, int i)
 {
@@ -183,7 +187,8 @@ void ref_rope_tables(struct reference_run *run, int first, int S)
         }
     }
     for (int s = 0; s < S; s++)
-        run->query_scale[s] = 1 + c->query_beta * log(1 + floor((double)(first + s) / c->rope_original_max_position_embeddings));
+        run->query_scale[s] = 1 + c->query_beta *
+                                      log(1 + floor((double)(first + s) / c->rope_original_max_position_embeddings));
 }
 
 /* Mistral 4 scales its queries by their position p, with L = original_max_position_embeddings:
@@ -241,7 +246,8 @@ static void mix_values(struct reference_run *run, const double *p, int h, int ro
     int H = run->c->num_attention_heads, V = run->c->v_head_dim;
     for (size_t s = 0; s < (size_t)rows; s++)
         for (int v = 0; v < V; v++)
-            run->heads[(s * H + h) * V + v] = ref_sum(run, p + s * S, 1, run->v + (size_t)h * V + v, (size_t)H * V, s + 1);
+            run->heads[(s * H + h) * V + v] = ref_sum(run, p + s * S, 1, run->v + (size_t)h * V + v, (size_t)H * V,
+                                                      s + 1);
 }
 
 /* Used instead of mix_values if the x of W_UV is rounded: heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]). This is not
@@ -284,8 +290,8 @@ static void absorb(struct reference_run *run, const struct reference_attention *
     ref_noise(run, run->mixed, (size_t)S * C);
 }
 
-/* Returns whether the queries of head h are quantized before they are multiplied by cached latents. Then sets mixed [S,C] to
- * the quantized queries. */
+/* Returns whether the queries of head h are quantized before they are multiplied by cached latents. Then sets mixed
+ * [S,C] to the quantized queries. */
 static int quantized_queries(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
     if (run->options.cache_type != CACHE_TYPE_Q8 || run->options.x_as_is)
@@ -295,7 +301,8 @@ static int quantized_queries(struct reference_run *run, const struct reference_a
     return 1;
 }
 
-/* Sets run->scores [S,S] of head h, -infinity for rows t that row s does not attend to. Rows s >= absorbed use run->mixed, the absorbed queries; others the keys. */
+/* Sets run->scores [S,S] of head h, -infinity for rows t that row s does not attend to. Rows s >= absorbed use
+ * run->mixed, the absorbed queries; others the keys. */
 static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t absorbed)
 {
     size_t H = run->c->dims.H, N = run->c->dims.n, R = run->c->dims.r, C = run->c->dims.c;
@@ -318,7 +325,8 @@ static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t
 void ref_head_scores(struct reference_run *run, const struct reference_attention *w, int h, int S, int absorbed)
 {
     size_t H = run->c->dims.H, N = run->c->dims.n, C = run->c->dims.c;
-    int first = absorbed ? 0 : quantized_queries(run, w, h, S) ? expanded_rows(run, S) : S; /* of the rows with absorbed queries */
+    int first = absorbed ? 0 : quantized_queries(run, w, h, S) ? expanded_rows(run, S) : S; /* of the rows with absorbed
+                                                                                               queries */
     if (absorbed)
         absorb(run, w, h, S);
     ref_keys(run, w, h);
@@ -332,8 +340,8 @@ void ref_head_scores(struct reference_run *run, const struct reference_attention
     ref_noise(run, run->scores, (size_t)S * (size_t)S);
 }
 
-/* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s, and in sparse attention only kept t
- *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
+/* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s, and in sparse attention only
+ *          kept t p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
 static void attend(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
     double *p = run->scores;
@@ -356,7 +364,10 @@ void ref_round_queries(struct reference_run *run, const struct reference_attenti
         ref_round_x(run, ref_keys_form(run, w), run->q_nope + first, run->q_nope + first, (size_t)S * row - first);
 }
 
-double ref_latent_eps(const struct reference_run *run) { return ref_convention(run, LATENT_EPS) ? run->c->rms_norm_eps : 1e-6; }
+double ref_latent_eps(const struct reference_run *run)
+{
+    return ref_convention(run, LATENT_EPS) ? run->c->rms_norm_eps : 1e-6;
+}
 
 /* kv[s,h] = [W_UK[h] latent[s] ; W_UV[h] latent[s]]. In expanded rows, the latent is the x of W_UV, and is rounded. */
 static void keys_and_values(struct reference_run *run, const struct reference_attention *w, int S)

@@ -14,29 +14,61 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
                  vb_error *err)
 {
     const struct config *c = &r->config;
-    size_t s = (size_t)S + 1 /* one more row for convention first-row=phantom */, D = c->dims.d, H = c->dims.H, Q = c->dims.q;
+    size_t s = (size_t)S + 1 /* one more row for convention first-row=phantom */, D = c->dims.d, H = c->dims.H,
+           Q = c->dims.q;
     size_t N = c->dims.n, R = c->dims.r, V = c->dims.v;
     size_t C = c->dims.c, E = c->dims.E, X = c->dims.chosen;
     size_t G = c->dims.groups, moe = c->dims.expert;
-    size_t W = max(config_has_layers(c, 0) ? c->dims.dense : 1, config_has_layers(c, 1) ? max(1, c->dims.shared) * moe : 1);
+    size_t W = max(config_has_layers(c, 0) ? c->dims.dense : 1,
+                   config_has_layers(c, 1) ? max(1, c->dims.shared) * moe : 1);
     size_t HI = c->dims.index_heads, DI = c->dims.index_dim, sparse = c->index_topk > 0; /* all 0 without an indexer */
     size_t widest = max(max(max(2 * D, W), max(N, DI)), max(max(Q, C), max(H * V, E)));
-    struct { double **at; size_t count; } part[] = {
-        {&run->row, widest}, {&run->rounded, s * widest}, {&run->w_uk, N * C}, {&run->w_uv, V * C},
-        {&run->cosine, s * R / 2}, {&run->sine, s * R / 2}, {&run->query_scale, s},
-        {&run->normed, s * D}, {&run->delta, s * D},
-        {&run->q_a, s * Q}, {&run->q, s * H * (N + R)}, {&run->q_nope, s * H * N}, {&run->q_rope, s * H * R},
-        {&run->kv_a, s * (C + R)}, {&run->latent, s * C}, {&run->k_rope, s * R},
-        {&run->kv, s * H * (N + V)}, {&run->k_nope, s * H * N}, {&run->v, s * H * V},
-        {&run->scores, s * s}, {&run->mixed, s * C}, {&run->heads, s * H * V},
-        {&run->gate, s * W}, {&run->up, s * W},
-        {&run->router, s * E}, {&run->choice, s * E}, {&run->groups, s * G},
-        {&run->experts, s * X}, {&run->weights, s * X},
-        {&run->expert_in, s * D}, {&run->expert_out, s * D}, {&run->routed, s * X * D},
-        {&run->index_q, s * HI * DI}, {&run->index_k, s * DI}, {&run->index_weights, s * HI}, {&run->index_scales, s * HI},
-        {&run->index_moves, s * (HI + 1) * DI}, {&run->index_scale_moves, s * HI},
-        {&run->index_scores, s * s * sparse}, {&run->index_sets, s * max(c->dims.index_topk, sparse)},
-        {&run->embed, s * D}, {&run->concat, s * 2 * D}, {&run->taken, s * D}, {&run->stream, s * D},
+    struct { double **at; size_t count;
+    } part[] = {
+        {&run->row, widest},
+        {&run->rounded, s * widest},
+        {&run->w_uk, N * C},
+        {&run->w_uv, V * C},
+        {&run->cosine, s * R / 2},
+        {&run->sine, s * R / 2},
+        {&run->query_scale, s},
+        {&run->normed, s * D},
+        {&run->delta, s * D},
+        {&run->q_a, s * Q},
+        {&run->q, s * H * (N + R)},
+        {&run->q_nope, s * H * N},
+        {&run->q_rope, s * H * R},
+        {&run->kv_a, s * (C + R)},
+        {&run->latent, s * C},
+        {&run->k_rope, s * R},
+        {&run->kv, s * H * (N + V)},
+        {&run->k_nope, s * H * N},
+        {&run->v, s * H * V},
+        {&run->scores, s * s},
+        {&run->mixed, s * C},
+        {&run->heads, s * H * V},
+        {&run->gate, s * W},
+        {&run->up, s * W},
+        {&run->router, s * E},
+        {&run->choice, s * E},
+        {&run->groups, s * G},
+        {&run->experts, s * X},
+        {&run->weights, s * X},
+        {&run->expert_in, s * D},
+        {&run->expert_out, s * D},
+        {&run->routed, s * X * D},
+        {&run->index_q, s * HI * DI},
+        {&run->index_k, s * DI},
+        {&run->index_weights, s * HI},
+        {&run->index_scales, s * HI},
+        {&run->index_moves, s * (HI + 1) * DI},
+        {&run->index_scale_moves, s * HI},
+        {&run->index_scores, s * s * sparse},
+        {&run->index_sets, s * max(c->dims.index_topk, sparse)},
+        {&run->embed, s * D},
+        {&run->concat, s * 2 * D},
+        {&run->taken, s * D},
+        {&run->stream, s * D},
     };
     size_t parts = sizeof part / sizeof *part, total = 0;
 
@@ -45,11 +77,13 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
         run->options = *options;
     int context = run->options.context ? run->options.context : S;
     run->random = run->options.perturb;
-    run->stretched = c->rope_yarn && !(ref_convention(run, YARN) && context <= c->rope_original_max_position_embeddings);
+    run->stretched = c->rope_yarn &&
+                     !(ref_convention(run, YARN) && context <= c->rope_original_max_position_embeddings);
     for (size_t i = 0; i < parts; i++)
         total += part[i].count;
     size_t candidates = sparse * s * sizeof *run->candidates / sizeof(double), bytes = max(E, G) + sparse * s * s;
-    double *next = run->memory = vb_alloc(&r->allocator, total + candidates + bytes / sizeof(double) + 1, sizeof(double));
+    double *next = run->memory = vb_alloc(&r->allocator, total + candidates + bytes / sizeof(double) + 1,
+                                          sizeof(double));
     if (!next)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the intermediate values of %d tokens", S);
     for (size_t i = 0; i < parts; next += part[i++].count)
@@ -145,11 +179,11 @@ int reference_forward(const struct reference *r, const struct reference_options 
  * tok[i+k+1], which is the last token that row i may depend on. h, g and next are [S,D]. `next` is what the next depth
  * reads: g, or decoder_layer(x) with draft-hidden=pre-norm. `next` may be h.
  *
- * `depth` is k, from which the hook's `layer` is computed, even if module k mod D is used. `ahead` is k + 1: row i reads
- * the token that is `ahead` tokens after token i. With first-row=phantom, row -1 comes before the others; it has tok[k]
- * and a hidden state of zeros. */
-void ref_mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
-             const int32_t *tok, const double *h, int S)
+ * `depth` is k, from which the hook's `layer` is computed, even if module k mod D is used. `ahead` is k + 1: row i
+ * reads the token that is `ahead` tokens after token i. With first-row=phantom, row -1 comes before the others; it has
+ * tok[k] and a hidden state of zeros. */
+void ref_mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth,
+             int ahead, const int32_t *tok, const double *h, int S)
 {
     int D = run->c->hidden_size, phantom = ref_convention(run, FIRST_ROW), rows = S + phantom;
     int swapped = ref_convention(run, CONCAT), first = ref_convention(run, DRAFT_POSITION) ? ahead - phantom : -phantom;
@@ -190,8 +224,8 @@ void ref_mtp(struct reference_run *run, double *g, double *next, const struct re
 }
 
 /* Sets *token to argmax(W_head g), and logits [V] to W_head g. */
-static int propose(struct reference_run *run, int32_t *token, double *logits, const struct matrix *w, const double *g, int k,
-                   vb_error *err)
+static int propose(struct reference_run *run, int32_t *token, double *logits, const struct matrix *w, const double *g,
+                   int k, vb_error *err)
 {
     ref_head(run, logits, w, g, 1);
     if ((*token = ref_argmax(logits, run->c->vocab_size)) < 0)
@@ -203,10 +237,10 @@ static int propose(struct reference_run *run, int32_t *token, double *logits, co
  * hidden states and h^k is the output of depth k-1. Row N-1 proposes tok[N+k+1]. The caller sets tok[0..N], and the
  * function writes tok[N+1..N+K] and logits [K,V]. It overwrites h [N,D], and uses g [N,D] as scratch memory.
  *
- * With module-hidden=target, row i of depth k reads by_token[i+k]. The first N rows of by_token [N+K,D] are the target's hidden
- * states, and row N+k is the output of row N-1 of depth k. */
-static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *by_token, double *logits,
-                         vb_error *err)
+ * With module-hidden=target, row i of depth k reads by_token[i+k]. The first N rows of by_token [N+K,D] are the
+ * target's hidden states, and row N+k is the output of row N-1 of depth k. */
+static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *by_token,
+                         double *logits, vb_error *err)
 {
     size_t D = run->c->dims.d, V = run->c->dims.V;
     int rc = VB_OK, targets = ref_convention(run, MODULE_HIDDEN);
@@ -222,15 +256,17 @@ static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, 
 
 /* mtp-eagle: module 0 makes all drafts. Rows up to N-1 read tok[i+1] and the target's hidden state h_i. For j > 0, row
  * N-1+j reads the draft d_j = tok[N+j] and the output of row N-2+j. Row N-1+j proposes tok[N+j+1]. h is [N+K,D]; the
- * caller sets its first N rows. If draft steps share positions, rows after N-1 attend to the positions that row N-1 chose.
+ * caller sets its first N rows. If draft steps share positions, rows after N-1 attend to the positions that row N-1
+ * chose.
  *
- * With chain-module=step, row N-1+j is a row of module j mod D. The rows of this module are rows 0..N-1, which read the same as those
- * of module 0, and the module's own rows N-1+j. */
-static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
-                       vb_error *err)
+ * With chain-module=step, row N-1+j is a row of module j mod D. The rows of this module are rows 0..N-1, which read the
+ * same as those of module 0, and the module's own rows N-1+j. */
+static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next,
+                       double *logits, vb_error *err)
 {
     size_t D = run->c->dims.d, V = run->c->dims.V;
-    int shares = ref_convention(run, MTP_SET) ? ref_convention(run, MTP_SET) == 2 : run->c->index_share_for_mtp_iteration;
+    int shares = ref_convention(run, MTP_SET) ? ref_convention(run, MTP_SET) == 2
+                                              : run->c->index_share_for_mtp_iteration;
     int rc = VB_OK, modules = ref_convention(run, CHAIN_MODULE) ? run->c->num_nextn_predict_layers : 1;
     for (int j = 0; j < K && !rc; j++) {
         int k = j % modules, own = k ? j / modules + 1 : j / modules; /* rows after row N-1 */
@@ -304,15 +340,18 @@ int reference_modules(const struct reference *r, const struct reference_options 
                        r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0);
     if ((rc = ref_run_open(&run, r, options, S, err)))
         return rc;
-    double *h = vb_alloc(&r->allocator, (size_t)S * D, sizeof *h), *row = vb_alloc(&r->allocator, (size_t)S * V, sizeof *row);
-    double *g = vb_alloc(&r->allocator, (size_t)S * D, sizeof *g), *next = vb_alloc(&r->allocator, (size_t)S * D, sizeof *next);
+    double *h = vb_alloc(&r->allocator, (size_t)S * D, sizeof *h),
+           *row = vb_alloc(&r->allocator, (size_t)S * V, sizeof *row);
+    double *g = vb_alloc(&r->allocator, (size_t)S * D, sizeof *g),
+           *next = vb_alloc(&r->allocator, (size_t)S * D, sizeof *next);
     if (h && g && row && next) {
         int by_token = ref_convention(&run, MODULE_HIDDEN); /* then all depths read the target's hidden states */
         ref_target(&run, g, h, tokens, S);
         ref_head(&run, row, &r->head, g, S);
         for (int k = 0; k < depths && S - k - 1 > 0; k++) {
             const struct reference_mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
-            ref_mtp(&run, g, by_token ? next : h, w, k, k + 1, tokens + k + 1, by_token ? h + (size_t)k * D : h, S - k - 1);
+            ref_mtp(&run, g, by_token ? next : h, w, k, k + 1, tokens + k + 1, by_token ? h + (size_t)k * D : h,
+                    S - k - 1);
             ref_head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, g, S - k - 1);
         }
     } else {

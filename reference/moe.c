@@ -38,7 +38,10 @@ void ref_choose(char *chosen, const double *x, int n, int k)
 }
 
 /* With convention gate=bf16, rounds x to BF16. */
-static double round_gate(const struct reference_run *run, double x) { return ref_convention(run, GATE) ? ref_to_bf16(x) : x; }
+static double round_gate(const struct reference_run *run, double x)
+{
+    return ref_convention(run, GATE) ? ref_to_bf16(x) : x;
+}
 
 /* Replaces the logits x of one token by its affinities to the experts: sigmoid(x[e]) in V3 (eq. 15), softmax over all
  * experts in V2. */
@@ -60,8 +63,8 @@ void ref_scores(const struct reference_run *run, double *x)
         x[e] = exp(x[e] - max) / sum;
 }
 
-/* Returns the score of a group of experts: the sum of the two largest choices in V3 (noaux_tc) and Mistral 4, the largest
- * choice in V2 (group_limited_greedy). */
+/* Returns the score of a group of experts: the sum of the two largest choices in V3 (noaux_tc) and Mistral 4, the
+ * largest choice in V2 (group_limited_greedy). */
 double ref_group_score(const struct config *c, const double *choice, int size)
 {
     double best = -INFINITY, second = -INFINITY;
@@ -134,7 +137,8 @@ static void force(const struct reference_run *run, double *experts, int s)
 {
     const struct reference_options *o = &run->options;
     int X = run->c->num_experts_per_tok, depth = run->layer - run->c->num_hidden_layers;
-    int token = s - (depth >= 0 ? ref_convention(run, FIRST_ROW) : 0); /* with first-row=phantom, row 0 belongs to no token */
+    int token = s - (depth >= 0 ? ref_convention(run, FIRST_ROW) : 0); /* with first-row=phantom, row 0 belongs to no
+                                                                          token */
     if (!o->routes || token < 0 || token >= o->route_tokens || run->layer >= o->route_layers)
         return;
     const int32_t *forced = o->routes + ((size_t)token * (size_t)o->route_layers + (size_t)run->layer) * (size_t)X;
@@ -176,7 +180,8 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
     for (int s = 0; s < S; s++) {
         double *choice = run->choice + (size_t)s * E, *experts = run->experts + (size_t)s * X;
         if (grouped) {
-            double *kept = run->groups + (size_t)s * c->topk_group; /* overwrites scores of groups that are not needed again */
+            double *kept = run->groups + (size_t)s * c->topk_group; /* overwrites scores of groups that are not needed
+                                                                       again */
             ref_choose(run->chosen, run->groups + (size_t)s * G, G, c->topk_group);
             for (int g = 0; g < G; g++)
                 if (run->chosen[g])

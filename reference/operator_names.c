@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Splits model.layers.L.REST: returns L and sets *rest. Returns -1 for other names, and *rest is then the whole name. */
+/* Splits model.layers.L.REST: returns L and sets *rest. Returns -1 for other names, and *rest is then the whole
+ * name. */
 static int layer_of(const char *name, const char **rest)
 {
     char *end;
@@ -20,7 +21,8 @@ static int layer_of(const char *name, const char **rest)
     return (int)layer;
 }
 
-const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer, int *expert)
+const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer,
+                                                       int *expert)
 {
     const struct config *c = &r->config;
     static const struct { const char *before, *after, *output; } numbered[] = { /* by an expert; by a head */
@@ -48,8 +50,8 @@ const struct reference_operator *reference_operator_of(const struct reference *r
     }
     const struct reference_operator *o;
     for (size_t i = 0; (o = reference_operator_at(i)); i++)
-        if (!strcmp(o->output, rest) && (o->place == REFERENCE_WHOLE) == (*layer < 0) && (o->place != REFERENCE_MODULE || is_module) &&
-            (!o->exists || o->exists(c, *layer)))
+        if (!strcmp(o->output, rest) && (o->place == REFERENCE_WHOLE) == (*layer < 0) &&
+            (o->place != REFERENCE_MODULE || is_module) && (!o->exists || o->exists(c, *layer)))
             return o;
     return NULL;
 }
@@ -81,7 +83,8 @@ int reference_operator_input(const struct reference *r, const struct reference_o
         *depth = -1;
         snprintf(name, 128, "model.norm.%s", conventions->value[MAIN_HIDDEN] ? "input" : "output");
     } else if (!strcmp(in, "<hidden") && (*depth)--)
-        snprintf(name, 128, "model.layers.%d.%s", layer - 1, conventions->value[DRAFT_HIDDEN] ? "output" : "shared_head.norm.output");
+        snprintf(name, 128, "model.layers.%d.%s", layer - 1,
+                 conventions->value[DRAFT_HIDDEN] ? "output" : "shared_head.norm.output");
     else if (layer < 0 || !strcmp(in, "tokens"))
         snprintf(name, 128, "%s", in);
     else

@@ -16,8 +16,8 @@ static const struct config *config_of(const call *k) { return k->run->c; }
 
 /* --- norms and linear layers --- */
 
-/* Norms: the normalised row may be rounded before it is multiplied by the weights, the weights may be rounded, and the residual
- * stream may have been added in f32 just before, so that the dump has a rounded copy of what the norm read. */
+/* Norms: the normalised row may be rounded before it is multiplied by the weights, the weights may be rounded, and the
+ * residual stream may have been added in f32 just before, so that the dump has a rounded copy of what the norm read. */
 static void norm(call *k, const struct matrix *w, const double *x, double eps)
 {
     size_t n = (size_t)k->S * (size_t)w->cols;
@@ -61,9 +61,9 @@ void ref_op_slack_of_sums(struct reference_call *k, const struct matrix *w)
     }
 }
 
-/* Each of `ranks` tensor-parallel ranks multiplies a slice of x [S, cols] with its columns of w, and rounds its sum. These sums are
- * added one after the other, and engines that add in the dtype round each sum of two. `slack` grows by `unit` times the sizes of all
- * numbers that are rounded; the last sum is the result. */
+/* Each of `ranks` tensor-parallel ranks multiplies a slice of x [S, cols] with its columns of w, and rounds its sum.
+ * These sums are added one after the other, and engines that add in the dtype round each sum of two. `slack` grows by
+ * `unit` times the sizes of all numbers that are rounded; the last sum is the result. */
 void ref_op_slack_of_ranks(struct reference_call *k, const struct matrix *w, const double *x, size_t S, double *slack)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols, ranks = (size_t)k->ranks;
@@ -87,7 +87,8 @@ void ref_op_roundings(struct reference_call *k, double count, size_t n)
         k->slack[i] = count * k->unit * fabs(k->out[i]);
 }
 
-/* Linear layers: products of representable numbers are added in f32. Weights that the arithmetic cannot represent are rounded. */
+/* Linear layers: products of representable numbers are added in f32. Weights that the arithmetic cannot represent are
+ * rounded. */
 void ref_op_linear(struct reference_call *k, const struct matrix *w)
 {
     k->inner = ref_is_finer(w, k->unit);
@@ -122,7 +123,8 @@ static void embedding(call *k)
         double *row = k->out + (size_t)s * (size_t)embed->cols;
         int token = (int)k->in[0][s];
         memset(row, 0, (size_t)embed->cols * sizeof *row);
-        if (token >= 0 && token < embed->rows && !(k->module && ref_convention(k->run, FIRST_EMBEDDING) && k->first + s == 0))
+        if (token >= 0 && token < embed->rows &&
+            !(k->module && ref_convention(k->run, FIRST_EMBEDDING) && k->first + s == 0))
             ref_row(embed, token, row);
     }
 }
@@ -243,7 +245,8 @@ static void head_scores(call *k)
     memcpy(k->out, k->run->scores, (size_t)k->S * (size_t)k->S * sizeof *k->out);
 }
 
-/* The score may be rounded before and after the scale. Engines compute the exponential, their sum and the quotient in f32. */
+/* The score may be rounded before and after the scale. Engines compute the exponential, their sum and the quotient in
+ * f32. */
 static void head_probabilities(call *k)
 {
     size_t S = (size_t)k->S;
@@ -272,9 +275,17 @@ static int is_grouped(const struct config *c, int layer)
     return is_moe(c, layer) && c->topk_method != TOPK_GREEDY && c->topk_group < c->n_group;
 }
 static int biased_and_grouped(const struct config *c, int layer) { return is_biased(c, layer) && is_grouped(c, layer); }
-static int unbiased_and_grouped(const struct config *c, int layer) { return is_unbiased(c, layer) && is_grouped(c, layer); }
+static int unbiased_and_grouped(const struct config *c, int layer)
+{
+    return is_unbiased(c, layer) && is_grouped(c, layer);
+}
 
-#define WIDTH(name, expression) static size_t name(const struct config *c, int layer) { (void)layer; return (size_t)(expression); }
+#define WIDTH(name, expression) \
+    static size_t name(const struct config *c, int layer) \
+    { \
+        (void)layer; \
+        return (size_t)(expression); \
+    }
 WIDTH(wide_d, c->hidden_size)
 WIDTH(wide_2d, 2 * c->hidden_size)
 WIDTH(wide_q_a, c->q_lora_rank)
@@ -298,10 +309,14 @@ WIDTH(wide_index_kept, c->index_topk)
 #define OF_NORM "the normalised row, the weights, and the residual that was added just before"
 #define OF_LINEAR "weights that the arithmetic cannot represent"
 #define OF_MLP "gate, up, SiLU, their product, and weights that the arithmetic cannot represent"
-#define OF_ATTENTION "absorbed queries or keys and values of the heads, both parts of the scores, scores before and after the scale, probabilities, mixed latents"
+#define OF_ATTENTION \
+    "absorbed queries or keys and values of the heads, both parts of the scores, scores before and after the scale, " \
+    "probabilities, mixed latents"
 #define OF_SCORES "absorbed queries or keys of the head, both parts of the sum, the score before the scale"
-#define Q_OUT "self_attn.q_b_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
-#define QA_OUT "self_attn.q_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
+#define Q_OUT \
+    "self_attn.q_b_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
+#define QA_OUT \
+    "self_attn.q_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
 #define NORMED "input_layernorm.output"
 #define KV_A "self_attn.kv_a_proj_with_mqa.output"
 #define FFN_IN "post_attention_layernorm.output"
@@ -317,37 +332,47 @@ static const struct reference_operator table[] = {
     {"enorm", "enorm.output", {"embed_tokens.output"}, REFERENCE_MODULE, NULL, wide_d, enorm, .counted = OF_NORM},
     {"hidden", "hnorm.input", {"<hidden"}, REFERENCE_MODULE, NULL, wide_d, copy, .copies = 1, .counted = ""},
     {"hnorm", "hnorm.output", {"hnorm.input"}, REFERENCE_MODULE, NULL, wide_d, hnorm, .counted = OF_NORM},
-    {"concat", "eh_proj.input", {"enorm.output", "hnorm.output"}, REFERENCE_MODULE, NULL, wide_2d, concat, .copies = 1, .counted = ""},
+    {"concat", "eh_proj.input", {"enorm.output", "hnorm.output"}, REFERENCE_MODULE, NULL, wide_2d, concat, .copies = 1,
+     .counted = ""},
     {"eh_proj", "eh_proj.output", {"eh_proj.input"}, REFERENCE_MODULE, NULL, wide_d, eh_proj, .counted = OF_LINEAR},
     {"stream", "input_layernorm.input", {"<layer"}, REFERENCE_LAYER, NULL, wide_d, copy, .copies = 1, .counted = ""},
-    {"input_layernorm", NORMED, {"input_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d, input_norm, .counted = OF_NORM},
-    {"q_a_proj", "self_attn.q_a_proj.output", {NORMED}, REFERENCE_LAYER, has_query_rank, wide_q_a, q_a, .counted = OF_LINEAR},
-    {"q_a_layernorm", "self_attn.q_a_layernorm.output", {"self_attn.q_a_proj.output"}, REFERENCE_LAYER, has_query_rank, wide_q_a,
-     query_norm, .counted = OF_NORM},
-    {"q_b_proj", "self_attn.q_b_proj.output", {"self_attn.q_a_layernorm.output"}, REFERENCE_LAYER, has_query_rank, wide_q, q_b,
+    {"input_layernorm", NORMED, {"input_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d, input_norm,
+     .counted = OF_NORM},
+    {"q_a_proj", "self_attn.q_a_proj.output", {NORMED}, REFERENCE_LAYER, has_query_rank, wide_q_a, q_a,
      .counted = OF_LINEAR},
-    {"q_proj", "self_attn.q_proj.output", {NORMED}, REFERENCE_LAYER, lacks_query_rank, wide_q, q_alone, .counted = OF_LINEAR},
+    {"q_a_layernorm", "self_attn.q_a_layernorm.output", {"self_attn.q_a_proj.output"}, REFERENCE_LAYER, has_query_rank,
+     wide_q_a, query_norm, .counted = OF_NORM},
+    {"q_b_proj", "self_attn.q_b_proj.output", {"self_attn.q_a_layernorm.output"}, REFERENCE_LAYER, has_query_rank,
+     wide_q, q_b, .counted = OF_LINEAR},
+    {"q_proj", "self_attn.q_proj.output", {NORMED}, REFERENCE_LAYER, lacks_query_rank, wide_q, q_alone,
+     .counted = OF_LINEAR},
     {"kv_a_proj", KV_A, {NORMED}, REFERENCE_LAYER, NULL, wide_kv_a, kv_a, .counted = OF_LINEAR},
-    {"kv_a_layernorm", "self_attn.kv_a_layernorm.output", {KV_A}, REFERENCE_LAYER, NULL, wide_c, latent_norm, .counted = OF_NORM},
-    {"rope-q", "self_attn.q_rope", {"self_attn.q_b_proj.output"}, REFERENCE_LAYER, has_query_rank, wide_hr, rope_of_queries,
+    {"kv_a_layernorm", "self_attn.kv_a_layernorm.output", {KV_A}, REFERENCE_LAYER, NULL, wide_c, latent_norm,
+     .counted = OF_NORM},
+    {"rope-q", "self_attn.q_rope", {"self_attn.q_b_proj.output"}, REFERENCE_LAYER, has_query_rank, wide_hr,
+     rope_of_queries, .counted = "cosine and sine, and each product"},
+    {"rope-q", "self_attn.q_rope", {"self_attn.q_proj.output"}, REFERENCE_LAYER, lacks_query_rank, wide_hr,
+     rope_of_queries, .counted = "cosine and sine, and each product"},
+    {"rope-k", "self_attn.k_rope", {KV_A}, REFERENCE_LAYER, NULL, wide_r, rope_of_keys,
      .counted = "cosine and sine, and each product"},
-    {"rope-q", "self_attn.q_rope", {"self_attn.q_proj.output"}, REFERENCE_LAYER, lacks_query_rank, wide_hr, rope_of_queries,
-     .counted = "cosine and sine, and each product"},
-    {"rope-k", "self_attn.k_rope", {KV_A}, REFERENCE_LAYER, NULL, wide_r, rope_of_keys, .counted = "cosine and sine, and each product"},
     {"indexer-wk", INDEXER "wk.output", {NORMED}, IN_INDEXER(wide_index_k, wk), .counted = OF_LINEAR},
     {"indexer-k_norm", INDEXER "k_norm.output", {INDEXER "wk.output"}, IN_INDEXER(wide_index_k, norm),
      .counted = "the mean, the distance from it, the normalised row, its product, weights and bias"},
     {"indexer-rope-k", INDEXER "k", {INDEXER "k_norm.output"}, IN_INDEXER(wide_index_k, rope_k),
      .counted = "cosine and sine, and each product"},
-    {"indexer-wq_b", INDEXER "wq_b.output", {"self_attn.q_a_layernorm.output"}, IN_INDEXER(wide_index_q, wq_b), .counted = OF_LINEAR},
-    {"indexer-weights_proj", INDEXER "weights_proj.output", {NORMED}, IN_INDEXER(wide_index_w, weights_proj), IN_ROUTER, .counted = ""},
+    {"indexer-wq_b", INDEXER "wq_b.output", {"self_attn.q_a_layernorm.output"}, IN_INDEXER(wide_index_q, wq_b),
+     .counted = OF_LINEAR},
+    {"indexer-weights_proj", INDEXER "weights_proj.output", {NORMED}, IN_INDEXER(wide_index_w, weights_proj), IN_ROUTER,
+     .counted = ""},
     {"indexer-rope-q", INDEXER "q", {INDEXER "wq_b.output"}, IN_INDEXER(wide_index_q, rope_q),
      .counted = "cosine and sine, and each product"},
-    {"indexer-weights", INDEXER "weights", {INDEXER "weights_proj.output", INDEXER "q"}, IN_INDEXER(wide_index_w, weights),
+    {"indexer-weights", INDEXER "weights", {INDEXER "weights_proj.output", INDEXER "q"},
+     IN_INDEXER(wide_index_w, weights),
      .counted = "the Hadamard transform, if it moves the scale of the codes; each product"},
-    {"indexer-scores", INDEXER "scores", {INDEXER "q", INDEXER "weights", INDEXER "k"}, IN_INDEXER(NULL, scores), .all_rows = 2,
-     .counted = OF_CODES "each product"},
-    {"indexer-kept", INDEXER "kept", {INDEXER "scores"}, IN_INDEXER(wide_index_kept, kept), .chooses = 1, .counted = "each score"},
+    {"indexer-scores", INDEXER "scores", {INDEXER "q", INDEXER "weights", INDEXER "k"}, IN_INDEXER(NULL, scores),
+     .all_rows = 2, .counted = OF_CODES "each product"},
+    {"indexer-kept", INDEXER "kept", {INDEXER "scores"}, IN_INDEXER(wide_index_kept, kept), .chooses = 1,
+     .counted = "each score"},
     {"attention-scores", "self_attn.scores.H", {Q_OUT}, OF_HEAD(has_query_rank, head_scores), .counted = OF_SCORES},
     {"attention-scores", "self_attn.scores.H", {QA_OUT}, OF_HEAD(lacks_query_rank, head_scores), .counted = OF_SCORES},
     {"attention-probabilities", "self_attn.probabilities.H", {Q_OUT}, OF_HEAD(has_query_rank, head_probabilities),
@@ -356,54 +381,62 @@ static const struct reference_operator table[] = {
      .counted = OF_SCORES " and after it, the exponential, their sum, the quotient"},
     {"attention", "self_attn.o_proj.input", {Q_OUT}, REFERENCE_LAYER, has_query_rank, wide_hv, attention, .all_rows = 2,
      .counted = OF_ATTENTION},
-    {"attention", "self_attn.o_proj.input", {QA_OUT}, REFERENCE_LAYER, lacks_query_rank, wide_hv, attention, .all_rows = 2,
-     .counted = OF_ATTENTION},
-    {"o_proj", "self_attn.o_proj.output", {"self_attn.o_proj.input"}, REFERENCE_LAYER, NULL, wide_d, o_proj, .counted = OF_LINEAR},
-    {"residual", "post_attention_layernorm.input", {"input_layernorm.input", "self_attn.o_proj.output"}, REFERENCE_LAYER, NULL, wide_d,
-     residual, .counted = "both terms"},
-    {"post_attention_layernorm", FFN_IN, {"post_attention_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d, attention_norm,
-     .counted = OF_NORM},
-    {"router-logits", "mlp.gate.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_e, ref_op_gate, IN_ROUTER, .counted = ""},
+    {"attention", "self_attn.o_proj.input", {QA_OUT}, REFERENCE_LAYER, lacks_query_rank, wide_hv, attention,
+     .all_rows = 2, .counted = OF_ATTENTION},
+    {"o_proj", "self_attn.o_proj.output", {"self_attn.o_proj.input"}, REFERENCE_LAYER, NULL, wide_d, o_proj,
+     .counted = OF_LINEAR},
+    {"residual", "post_attention_layernorm.input", {"input_layernorm.input", "self_attn.o_proj.output"},
+     REFERENCE_LAYER, NULL, wide_d, residual, .counted = "both terms"},
+    {"post_attention_layernorm", FFN_IN, {"post_attention_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d,
+     attention_norm, .counted = OF_NORM},
+    {"router-logits", "mlp.gate.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_e, ref_op_gate, IN_ROUTER,
+     .counted = ""},
     {"router-scores", "mlp.gate.scores", {"mlp.gate.output"}, REFERENCE_LAYER, is_moe, wide_e, ref_op_scores, IN_ROUTER,
      .counted = "the exponential, the sum, the quotient"},
-    {"router-choice", "mlp.gate.choice", {"mlp.gate.scores"}, REFERENCE_LAYER, is_biased, wide_e, ref_op_choice, IN_ROUTER,
-     .counted = "score and bias"},
-    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.choice"}, REFERENCE_LAYER, biased_and_grouped, wide_g, ref_op_group_scores,
-     IN_ROUTER, .counted = "both terms"},
-    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.scores"}, REFERENCE_LAYER, unbiased_and_grouped, wide_g, ref_op_group_scores,
-     IN_ROUTER, .counted = "both terms"},
-    {"router-groups", "mlp.gate.groups", {"mlp.gate.group_scores"}, REFERENCE_LAYER, is_grouped, wide_kept, ref_op_groups, IN_ROUTER,
-     .chooses = 1, .counted = "each group score"},
-    {"router-experts", "mlp.gate.experts", {"mlp.gate.choice", "mlp.gate.groups?"}, REFERENCE_LAYER, is_biased, wide_x, ref_op_experts,
-     IN_ROUTER, .chooses = 1, .counted = "each score plus bias"},
-    {"router-experts", "mlp.gate.experts", {"mlp.gate.scores", "mlp.gate.groups?"}, REFERENCE_LAYER, is_unbiased, wide_x, ref_op_experts,
-     IN_ROUTER, .chooses = 1, .counted = "each score"},
-    {"router-weights", "mlp.gate.weights", {"mlp.gate.scores", "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_x, ref_op_weights, IN_ROUTER,
-     .counted = "the score, the sum, the quotient, the factor"},
+    {"router-choice", "mlp.gate.choice", {"mlp.gate.scores"}, REFERENCE_LAYER, is_biased, wide_e, ref_op_choice,
+     IN_ROUTER, .counted = "score and bias"},
+    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.choice"}, REFERENCE_LAYER, biased_and_grouped, wide_g,
+     ref_op_group_scores, IN_ROUTER, .counted = "both terms"},
+    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.scores"}, REFERENCE_LAYER, unbiased_and_grouped, wide_g,
+     ref_op_group_scores, IN_ROUTER, .counted = "both terms"},
+    {"router-groups", "mlp.gate.groups", {"mlp.gate.group_scores"}, REFERENCE_LAYER, is_grouped, wide_kept,
+     ref_op_groups, IN_ROUTER, .chooses = 1, .counted = "each group score"},
+    {"router-experts", "mlp.gate.experts", {"mlp.gate.choice", "mlp.gate.groups?"}, REFERENCE_LAYER, is_biased, wide_x,
+     ref_op_experts, IN_ROUTER, .chooses = 1, .counted = "each score plus bias"},
+    {"router-experts", "mlp.gate.experts", {"mlp.gate.scores", "mlp.gate.groups?"}, REFERENCE_LAYER, is_unbiased,
+     wide_x, ref_op_experts, IN_ROUTER, .chooses = 1, .counted = "each score"},
+    {"router-weights", "mlp.gate.weights", {"mlp.gate.scores", "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_x,
+     ref_op_weights, IN_ROUTER, .counted = "the score, the sum, the quotient, the factor"},
     {"expert", "mlp.experts.E.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_d, ref_op_expert, .counted = OF_MLP},
-    {"chosen-experts", "mlp.experts", {FFN_IN, "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_xd, ref_op_chosen_experts, .counted = OF_MLP},
-    {"shared-expert", "mlp.shared_experts.output", {FFN_IN}, REFERENCE_LAYER, has_shared, wide_d, ref_op_shared_expert, .counted = OF_MLP},
-    {"sum-of-experts", "mlp.output", {"mlp.experts", "mlp.gate.weights", "mlp.shared_experts.output?"}, REFERENCE_LAYER, is_moe, wide_d,
-     ref_op_sum_of_experts, .counted = "each weight, each expert's output, each product, each partial sum"},
+    {"chosen-experts", "mlp.experts", {FFN_IN, "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_xd,
+     ref_op_chosen_experts, .counted = OF_MLP},
+    {"shared-expert", "mlp.shared_experts.output", {FFN_IN}, REFERENCE_LAYER, has_shared, wide_d, ref_op_shared_expert,
+     .counted = OF_MLP},
+    {"sum-of-experts", "mlp.output", {"mlp.experts", "mlp.gate.weights", "mlp.shared_experts.output?"}, REFERENCE_LAYER,
+     is_moe, wide_d, ref_op_sum_of_experts,
+     .counted = "each weight, each expert's output, each product, each partial sum"},
     {"mlp", "mlp.output", {FFN_IN}, REFERENCE_LAYER, is_dense, wide_d, ref_op_dense, .counted = OF_MLP},
     {"residual", "output", {"post_attention_layernorm.input", "mlp.output"}, REFERENCE_LAYER, NULL, wide_d, residual,
      .counted = "both terms"},
     {"stream", "shared_head.norm.input", {"output"}, REFERENCE_MODULE, NULL, wide_d, copy, .copies = 1, .counted = ""},
-    {"shared_head-norm", "shared_head.norm.output", {"shared_head.norm.input"}, REFERENCE_MODULE, NULL, wide_d, head_norm,
-     .counted = OF_NORM},
-    {"shared_head-head", "shared_head.head.output", {"shared_head.norm.output"}, REFERENCE_MODULE, NULL, wide_v, module_head,
-     .counted = OF_LINEAR},
+    {"shared_head-norm", "shared_head.norm.output", {"shared_head.norm.input"}, REFERENCE_MODULE, NULL, wide_d,
+     head_norm, .counted = OF_NORM},
+    {"shared_head-head", "shared_head.head.output", {"shared_head.norm.output"}, REFERENCE_MODULE, NULL, wide_v,
+     module_head, .counted = OF_LINEAR},
     {"stream", "model.norm.input", {"<layer"}, REFERENCE_WHOLE, NULL, wide_d, copy, .copies = 1, .counted = ""},
     {"norm", "model.norm.output", {"model.norm.input"}, REFERENCE_WHOLE, NULL, wide_d, final_norm, .counted = OF_NORM},
     {"lm_head", "lm_head.output", {"model.norm.output"}, REFERENCE_WHOLE, NULL, wide_v, head, .counted = OF_LINEAR},
 };
 
-const struct reference_operator *reference_operator_at(size_t i) { return i < sizeof table / sizeof *table ? &table[i] : NULL; }
+const struct reference_operator *reference_operator_at(size_t i)
+{
+    return i < sizeof table / sizeof *table ? &table[i] : NULL;
+}
 
 /* --- calls --- */
 
-int reference_bench_open(struct reference_bench **out, const struct reference *r, const struct reference_options *options, int rows,
-                         vb_error *err)
+int reference_bench_open(struct reference_bench **out, const struct reference *r,
+                         const struct reference_options *options, int rows, vb_error *err)
 {
     struct reference_bench *b = *out = vb_alloc(&r->allocator, 1, sizeof *b);
     if (!b)
@@ -449,6 +482,7 @@ void reference_compute(struct reference_bench *b, struct reference_call *k)
     b->run.layer = k->layer;
     b->run.result = "down"; /* the last value of an MLP; other operators pass no result to ref_value */
     if (k->slack)
-        memset(k->slack, 0, (size_t)k->S * (k->op->width ? k->op->width(&r->config, k->layer) : (size_t)k->S) * sizeof *k->slack);
+        memset(k->slack, 0,
+               (size_t)k->S * (k->op->width ? k->op->width(&r->config, k->layer) : (size_t)k->S) * sizeof *k->slack);
     k->op->compute(k);
 }

@@ -1,14 +1,16 @@
 /* reference/operators.h -- each operator of a model alone, in double precision, on inputs that the caller gives.
  *
- * An operator computes one named value from other named values. The names are those of a dump (docs/ORACLE.md). `verbatim diff
- * --local` gives the operators the values of a dump, and `verbatim replay` gives them the values of a file. The numbers have the
- * order of the checkpoint, also in q_rope and k_rope. Integers (tokens, experts, groups) are doubles here.
+ * An operator computes one named value from other named values. The names are those of a dump (docs/ORACLE.md).
+ * `verbatim diff --local` gives the operators the values of a dump, and `verbatim replay` gives them the values of a
+ * file. The numbers have the order of the checkpoint, also in q_rope and k_rope. Integers (tokens, experts, groups) are
+ * doubles here.
  *
- * An operator also says how far rounding may move its result. Engines round at other places than this program does: one rounds the
- * probabilities before they are multiplied by the values, another does not. So the bound counts every rounding that some engine makes
- * inside of the operator. `counted` lists them, and `ranks` adds those of tensor-parallel ranks. They are counted in two ways. If a
- * formula gives their effect on a number of the result, `slack` is an upper bound of their sum. Otherwise (`inner`) the caller computes
- * the operator again with noise, and sees how far the result moves. Neither includes the rounding of the result itself. */
+ * An operator also says how far rounding may move its result. Engines round at other places than this program does: one
+ * rounds the probabilities before they are multiplied by the values, another does not. So the bound counts every
+ * rounding that some engine makes inside of the operator. `counted` lists them, and `ranks` adds those of
+ * tensor-parallel ranks. They are counted in two ways. If a formula gives their effect on a number of the result,
+ * `slack` is an upper bound of their sum. Otherwise (`inner`) the caller computes the operator again with noise, and
+ * sees how far the result moves. Neither includes the rounding of the result itself. */
 #ifndef VB_REFERENCE_OPERATORS_H
 #define VB_REFERENCE_OPERATORS_H
 
@@ -18,36 +20,41 @@
 
 #define REFERENCE_INPUTS 5
 
-enum reference_place { REFERENCE_WHOLE, REFERENCE_LAYER, REFERENCE_MODULE }; /* outside of layers; in each layer; in MTP layers only */
+enum reference_place { REFERENCE_WHOLE, REFERENCE_LAYER, REFERENCE_MODULE }; /* outside of layers; in each layer; in MTP
+                                                                                layers only */
 
 struct reference_call;
 
 struct reference_operator {
     const char *name, *output;
-    /* The names of the inputs. E stands for the number of an expert, and H for that of a head. A name of a layer stands for the
-     * value of the same layer. If a name ends in '?', models that do not compute this value do not have the input. Special names:
-     * "tokens"; "<layer" for the input of the layer; "<hidden" for the hidden states that an MTP module reads; "<kept" for the
-     * positions to which a row attends in sparse attention; "mlp.experts" for the outputs of the chosen experts, [X, D] per row. */
+    /* The names of the inputs. E stands for the number of an expert, and H for that of a head. A name of a layer stands
+     * for the value of the same layer. If a name ends in '?', models that do not compute this value do not have the
+     * input. Special names: "tokens"; "<layer" for the input of the layer; "<hidden" for the hidden states that an MTP
+     * module reads; "<kept" for the positions to which a row attends in sparse attention; "mlp.experts" for the outputs
+     * of the chosen experts, [X, D] per row. */
     const char *inputs[REFERENCE_INPUTS];
     enum reference_place place;
     int (*exists)(const struct config *c, int layer); /* NULL: it exists in all layers */
-    size_t (*width)(const struct config *c, int layer); /* NULL: one number for each row of the call; later rows are masked */
+    size_t (*width)(const struct config *c, int layer); /* NULL: one number for each row of the call; later rows are
+                                                           masked */
     void (*compute)(struct reference_call *call);
     int copies;          /* whether the result is a copy of inputs */
     int of_router;       /* whether it is a part of the router, which engines compute in f32 */
-    int chooses;         /* whether the result is a set of integers: those with the largest numbers of the first input */
+    int chooses;         /* whether the result is a set of integers: those with the largest numbers of the first
+                            input */
     int all_rows;        /* 0, or k: a row also depends on all earlier rows of input k and of the inputs after it */
     const char *counted; /* the roundings that the bound counts, besides the one of the result */
 };
 
 /* The table of all operators, in the order of computation. Returns NULL if there is no operator i. */
 const struct reference_operator *reference_operator_at(size_t i);
-/* Finds the operator whose output is `name`, a complete name such as model.layers.3.mlp.output. *layer: its layer, or -1.
- * mlp.experts.E.output is computed by the operator "expert", and *expert is then E; in self_attn.scores.H it is the head. *expert is -1 for
- * other names. NULL: no operator computes such a value in this model. */
-const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer, int *expert);
-/* Writes the complete name of input i. Returns 0 if this model has no such input in this layer. *depth: the MTP depth of the input,
- * -1 for the target. */
+/* Finds the operator whose output is `name`, a complete name such as model.layers.3.mlp.output. *layer: its layer, or
+ * -1. mlp.experts.E.output is computed by the operator "expert", and *expert is then E; in self_attn.scores.H it is the
+ * head. *expert is -1 for other names. NULL: no operator computes such a value in this model. */
+const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer,
+                                                       int *expert);
+/* Writes the complete name of input i. Returns 0 if this model has no such input in this layer. *depth: the MTP depth
+ * of the input, -1 for the target. */
 int reference_operator_input(const struct reference *r, const struct reference_operator *o, int i, int layer,
                              const struct conventions *conventions, char name[128], int *depth);
 
@@ -73,13 +80,14 @@ struct reference_call {
 
 struct reference_bench; /* memory for calls of up to `rows` rows */
 
-int reference_bench_open(struct reference_bench **out, const struct reference *r, const struct reference_options *options, int rows,
-                         vb_error *err);
+int reference_bench_open(struct reference_bench **out, const struct reference *r,
+                         const struct reference_options *options, int rows, vb_error *err);
 void reference_bench_close(struct reference_bench *b);
-/* From now on, calls make inner roundings at random: values are multiplied by 1 + u noise, u in [-1, 1). noise 0: exact calls again.
- * noisy_x: linear layers round their input. The same seed gives the same numbers. */
+/* From now on, calls make inner roundings at random: values are multiplied by 1 + u noise, u in [-1, 1). noise 0: exact
+ * calls again. noisy_x: linear layers round their input. The same seed gives the same numbers. */
 void reference_bench_noise(struct reference_bench *b, double noise, int noisy_x, uint64_t seed);
-/* From now on, calls round the weights of norms and linear layers to numbers with this unit roundoff. unit 0: exact calls again. */
+/* From now on, calls round the weights of norms and linear layers to numbers with this unit roundoff. unit 0: exact
+ * calls again. */
 void reference_bench_weights(struct reference_bench *b, double unit);
 /* A random number in [-1, 1), of the same sequence. */
 double reference_bench_random(struct reference_bench *b);

@@ -1,8 +1,9 @@
-/* reference/operators_indexer.c -- the operators of the indexer of sparse attention. The arithmetic is that of indexer.c.
+/* reference/operators_indexer.c -- the operators of the indexer of sparse attention. The arithmetic is that of
+ * indexer.c.
  *
- * A code jumps to its neighbour if rounding moves its number over the middle between them. So the bound of codes is the distance of
- * the codes of x - e and x + e, where e bounds the rounding of x in the Hadamard transform. `slack` of a score counts these distances, and
- * the roundings of its sums in f32; engines compute scores in f32. */
+ * A code jumps to its neighbour if rounding moves its number over the middle between them. So the bound of codes is the
+ * distance of the codes of x - e and x + e, where e bounds the rounding of x in the Hadamard transform. `slack` of a
+ * score counts these distances, and the roundings of its sums in f32; engines compute scores in f32. */
 #include "reference/operators_internal.h"
 
 #include <math.h>
@@ -13,8 +14,8 @@
 void ref_op_index_wk(struct reference_call *k) { ref_op_linear(k, &k->w->attention.indexer.wk); }
 void ref_op_index_wq_b(struct reference_call *k) { ref_op_linear(k, &k->w->attention.indexer.wq_b); }
 
-/* The mean is a sum in f32; it, the distance from it, the normalised row, its product with the weights, and weights and bias that the
- * arithmetic cannot represent may be rounded. */
+/* The mean is a sum in f32; it, the distance from it, the normalised row, its product with the weights, and weights and
+ * bias that the arithmetic cannot represent may be rounded. */
 void ref_op_index_norm(struct reference_call *k)
 {
     const struct reference_indexer *w = &k->w->attention.indexer;
@@ -28,7 +29,8 @@ void ref_op_index_norm(struct reference_call *k)
             sum += x[d];
             squares += x[d] * x[d];
         }
-        double mean = sum / (double)D, of_mean = TIMES * sqrt(ref_sum_variance(sum, squares, D)) / (double)D + 0x1p-24 * fabs(mean);
+        double mean = sum / (double)D,
+               of_mean = TIMES * sqrt(ref_sum_variance(sum, squares, D)) / (double)D + 0x1p-24 * fabs(mean);
         for (size_t d = 0; d < D; d++)
             variance += (x[d] - mean) * (x[d] - mean) / (double)D;
         ref_row(&w->k_norm_bias, 0, slack);
@@ -36,7 +38,8 @@ void ref_op_index_norm(struct reference_call *k)
         for (size_t d = 0; d < D; d++) {
             double bias = fabs(slack[d]), product = fabs(k->out[s * D + d] - slack[d]);
             slack[d] = fabs(k->run->row[d]) * (of_mean + 0x1p-24 * fabs(x[d] - mean)) / sqrt(variance + 1e-6) +
-                       k->unit * ((2 + ref_is_finer(&w->k_norm, k->unit)) * product + ref_is_finer(&w->k_norm_bias, k->unit) * bias);
+                       k->unit * ((2 + ref_is_finer(&w->k_norm, k->unit)) * product +
+                                  ref_is_finer(&w->k_norm_bias, k->unit) * bias);
         }
     }
     k->terms = D;
@@ -78,11 +81,12 @@ void ref_op_index_weights_proj(struct reference_call *k)
 
 /* --- codes --- */
 
-/* Transforms `count` vectors x, rounds them to codes, and sets scale [count] (NULL: not wanted). moves [count, D]: how far rounding moves each
- * code; scale_moves [count] (or NULL): whether it can move the scale. */
+/* Transforms `count` vectors x, rounds them to codes, and sets scale [count] (NULL: not wanted). moves [count, D]: how
+ * far rounding moves each code; scale_moves [count] (or NULL): whether it can move the scale. */
 static void encode(struct reference_call *k, double *x, double *scale, double *moves, double *scale_moves, size_t count)
 {
-    int n = k->run->c->index_head_dim, codes = ref_convention(k->run, INDEXER_CODES), transforms = codes == 0 || codes == 2;
+    int n = k->run->c->index_head_dim, codes = ref_convention(k->run, INDEXER_CODES),
+        transforms = codes == 0 || codes == 2;
     size_t D = (size_t)n;
     for (size_t v = 0; v < count; v++) {
         double y[128], least = 0, most = 0, squares = 0, *move = moves + v * D;
@@ -91,7 +95,8 @@ static void encode(struct reference_call *k, double *x, double *scale, double *m
             ref_index_hadamard(y, 1, n);
         for (size_t i = 0; i < D; i++)
             squares += y[i] * y[i];
-        /* Each of log2(D) steps rounds D numbers whose mean square is that of the result, and the result may be stored. */
+        /* Each of log2(D) steps rounds D numbers whose mean square is that of the result, and the result may be
+         * stored. */
         double steps = transforms ? TIMES * 0x1p-24 * sqrt(log2((double)n) * squares / (double)n / 3) : 0;
         for (size_t i = 0; i < D; i++) {
             move[i] = transforms ? steps + (k->unit + 0x1p-24) * fabs(y[i]) : 0;
@@ -136,7 +141,8 @@ void ref_op_index_weights(struct reference_call *k)
 
 /* --- scores --- */
 
-/* How far the codes of q and k, and a sum in f32, move their dot product: at most the sum of all terms, and 8 standard deviations. */
+/* How far the codes of q and k, and a sum in f32, move their dot product: at most the sum of all terms, and 8 standard
+ * deviations. */
 static double move_of_dot(const double *q, const double *q_moves, const double *key, const double *key_moves, size_t D)
 {
     double dot = 0, sum = 0, squares = 0, products = 0;
@@ -150,9 +156,10 @@ static double move_of_dot(const double *q, const double *q_moves, const double *
     return fmin(sum, TIMES * sqrt(squares)) + TIMES * sqrt(ref_sum_variance(dot, products, D));
 }
 
-/* The slack of the score of token t: each head moves by its dot product after relu, and its product with the weight is rounded. With another
- * scale of its query, a head may be twice or half as large. */
-static double slack_of_score(struct reference_call *k, const double *q_moves, const double *k_moves, const double *scale_moves, size_t s, size_t t)
+/* The slack of the score of token t: each head moves by its dot product after relu, and its product with the weight is
+ * rounded. With another scale of its query, a head may be twice or half as large. */
+static double slack_of_score(struct reference_call *k, const double *q_moves, const double *k_moves,
+                             const double *scale_moves, size_t s, size_t t)
 {
     const struct reference_run *run = k->run;
     size_t H = run->c->dims.index_heads, D = run->c->dims.index_dim;
@@ -181,7 +188,9 @@ void ref_op_index_scores(struct reference_call *k)
     ref_index_scores(run, k->S);
     memcpy(k->out, run->index_scores, S * S * sizeof *k->out);
     for (size_t i = 0; i < S * S && k->slack; i++)
-        k->slack[i] = i % S <= i / S ? slack_of_score(k, run->index_moves, run->index_moves + S * H * D, run->index_scale_moves, i / S, i % S) : 0;
+        k->slack[i] = i % S <= i / S ? slack_of_score(k, run->index_moves, run->index_moves + S * H * D,
+                                                      run->index_scale_moves, i / S, i % S)
+                                     : 0;
 }
 
 /* The kept positions, ascending, and then -1. */

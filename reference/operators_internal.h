@@ -14,8 +14,8 @@ void ref_op_slack_of_ranks(struct reference_call *k, const struct matrix *w, con
 /* Sets the slack to `count` roundings of the n numbers of the result. */
 void ref_op_roundings(struct reference_call *k, double count, size_t n);
 void ref_op_linear(struct reference_call *k, const struct matrix *w);
-/* Rotates the first r numbers of `vectors` vectors of k->out [S, vectors, width] by the angles of their rows, and sets the slack. pairs: they
- * are (2i, 2i+1), else (i, i + r/2). */
+/* Rotates the first r numbers of `vectors` vectors of k->out [S, vectors, width] by the angles of their rows, and sets
+ * the slack. pairs: they are (2i, 2i+1), else (i, i + r/2). */
 void ref_op_rotate(struct reference_call *k, int vectors, int width, int pairs);
 
 /* --- operators_moe.c --- */

@@ -1,5 +1,5 @@
-/* reference/operators_moe.c -- the operators of the feed-forward part: experts, dense layers, and the steps of the router. The arithmetic is
- * that of moe.c. */
+/* reference/operators_moe.c -- the operators of the feed-forward part: experts, dense layers, and the steps of the
+ * router. The arithmetic is that of moe.c. */
 #include "reference/operators_internal.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 static void feed_forward(struct reference_call *k, const struct reference_mlp *w, int index)
 {
     ref_mlp(k->run, k->out, w, index, k->in[0], k->S);
-    ref_op_slack_of_ranks(k, &w->down_proj, k->run->gate, (size_t)k->S, k->slack); /* ref_mlp leaves there what down_proj reads */
+    ref_op_slack_of_ranks(k, &w->down_proj, k->run->gate, (size_t)k->S, k->slack); /* ref_mlp leaves there what
+                                                                                      down_proj reads */
     k->inner = 1;
 }
 
@@ -102,8 +103,8 @@ void ref_op_weights(struct reference_call *k)
     ref_op_roundings(k, 4, (size_t)k->S * X);
 }
 
-/* The outputs of the chosen experts, [X, D] per row, in the order of the row's experts. Ranks may round their sums before and after
- * they are multiplied by the expert's weight. */
+/* The outputs of the chosen experts, [X, D] per row, in the order of the row's experts. Ranks may round their sums
+ * before and after they are multiplied by the expert's weight. */
 void ref_op_chosen_experts(struct reference_call *k)
 {
     const struct config *c = k->run->c;
@@ -129,8 +130,9 @@ void ref_op_chosen_experts(struct reference_call *k)
     k->inner = 1;
 }
 
-/* A weight, an expert's output that is not rounded yet, their product and every partial sum may be rounded. The squares of these
- * errors are added, because they are independent: 8 times the standard deviation of all, and at most their sum. */
+/* A weight, an expert's output that is not rounded yet, their product and every partial sum may be rounded. The squares
+ * of these errors are added, because they are independent: 8 times the standard deviation of all, and at most their
+ * sum. */
 void ref_op_sum_of_experts(struct reference_call *k)
 {
     size_t X = (size_t)k->run->c->num_experts_per_tok, D = k->run->c->dims.d;
@@ -138,7 +140,9 @@ void ref_op_sum_of_experts(struct reference_call *k)
         for (size_t d = 0; d < D; d++) {
             double sum = 0, size = 0, squares = 0, largest = 0;
             for (size_t j = 0; j <= X; j++) {
-                double term = j < X ? k->in[1][s * X + j] * k->in[0][(s * X + j) * D + d] : k->in[2] ? k->in[2][s * D + d] : 0;
+                double term = j < X ? k->in[1][s * X + j] * k->in[0][(s * X + j) * D + d]
+                              : k->in[2] ? k->in[2][s * D + d]
+                              : 0;
                 sum += term;
                 size += fabs(term);
                 squares += 3 * term * term;

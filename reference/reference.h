@@ -13,10 +13,10 @@
  * layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum of latents. The latent is
  * not rounded when keys are computed as W_UK times the latent.
  *
- * With cache type bf16 (option `cache_type`), the latent after its norm and the rotated k_rope are rounded to the nearest
- * BF16 number, ties to even. With q8, the latent is quantized in groups of 32 by rule 2 instead, and so is the query that
- * is multiplied by latents: q_nope times W_UK, except in expanded rows. The values latent and k_rope are the rounded
- * numbers.
+ * With cache type bf16 (option `cache_type`), the latent after its norm and the rotated k_rope are rounded to the
+ * nearest BF16 number, ties to even. With q8, the latent is quantized in groups of 32 by rule 2 instead, and so is the
+ * query that is multiplied by latents: q_nope times W_UK, except in expanded rows. The values latent and k_rope are the
+ * rounded numbers.
  *
  * With prefill expanded (option `expanded`), keys and values of the prompt's rows are computed from the latents. Then
  * the x of W_UV is the latent, and the x of W_UK, also the latent, is not rounded in any precision; the query is no x.
@@ -49,17 +49,17 @@
  * Attention computes q_a and q_a_norm [Q] if the model has a q_lora_rank, q [H(N+R)], kv_a [C+R], latent [C] after its
  * norm, q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE writes each rotated pair to the two places of the original
  * pair, so q_rope and k_rope have the order of the checkpoint. For each head (`index`), attention computes scores [S]
- * and probabilities [S]. The score of row s for token t is -inf if row s does not attend to t. If the x of W_UV is rounded, attention also
- * computes mixed [C] per head, the weighted sum of latents. Except in expanded rows, the output of attention then does
- * not use the values in kv.
+ * and probabilities [S]. The score of row s for token t is -inf if row s does not attend to t. If the x of W_UV is
+ * rounded, attention also computes mixed [C] per head, the weighted sum of latents. Except in expanded rows, the output
+ * of attention then does not use the values in kv.
  * At the end, attention computes heads [HV] and attention [D].
  *
  * In a full layer of a model with an indexer, attention computes these values after k_rope, where HI and DI are
  * index_n_heads and index_head_dim: index_wk and index_k_norm [DI], index_k [DI] after RoPE, index_wq_b [HI DI],
- * index_weights_proj [HI], index_q [HI DI] after RoPE, index_weights [HI], which include the scales of the queries' codes
- * and DI^-1/2, index_scores [S], which are -inf if t > s, index_set [min(index_topk, S)]: the rows that row s attends to,
- * ascending, and -1 after the last one, and, of rows s >= index_topk only, index_margin [1]: the lowest score that is kept
- * minus the highest other one.
+ * index_weights_proj [HI], index_q [HI DI] after RoPE, index_weights [HI], which include the scales of the queries'
+ * codes and DI^-1/2, index_scores [S], which are -inf if t > s, index_set [min(index_topk, S)]: the rows that row s
+ * attends to, ascending, and -1 after the last one, and, of rows s >= index_topk only, index_margin [1]: the lowest
+ * score that is kept minus the highest other one.
  *
  * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are
  * those of the tokens that chose it. In a dense layer and in the shared expert, `index` is -1.
@@ -72,9 +72,9 @@
  * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
  *
  * For MTP depth k, `layer` is num_hidden_layers + k, even if the model has only k modules or fewer. In that case,
- * module k mod (number of modules) is used. Each depth has the values embed and taken [D] (`taken` has the hidden states
- * that the depth reads), enorm and hnorm [D], concat [2D], eh_proj [D], the values of a layer, shared_head_norm [D] and
- * logits [V]. For every draft, the reference runs the MTP module again on all rows of the sequence. With
+ * module k mod (number of modules) is used. Each depth has the values embed and taken [D] (`taken` has the hidden
+ * states that the depth reads), enorm and hnorm [D], concat [2D], eh_proj [D], the values of a layer, shared_head_norm
+ * [D] and logits [V]. For every draft, the reference runs the MTP module again on all rows of the sequence. With
  * first-row=phantom there is one more row before the others, for which no logits are computed. */
 struct reference_value {
     const char *name;
@@ -84,8 +84,8 @@ struct reference_value {
     const double *data; /* [rows, cols], valid during the call */
 };
 
-struct reference_options { /* with all members 0, the reference computes in precision f32, with the default conventions and without
-                              perturbation */
+struct reference_options { /* with all members 0, the reference computes in precision f32, with the default conventions
+                              and without perturbation */
     /* A seed for perturbed runs; 0 switches them off. A perturbed run multiplies every intermediate value by 1 + u
      * 2^-24, where u is a random number in [-1, 1). The factor 1 + u 2^-24 imitates a rounding error of half an ulp of
      * f32. The spread of several perturbed runs shows how far the results of an f32 program may be from the reference
@@ -107,23 +107,26 @@ struct reference_options { /* with all members 0, the reference computes in prec
      * multiples with a probability of about 1/2. The two multiples differ by d. The same holds for the codes of an
      * indexer, whose groups have 128 numbers. */
     uint64_t perturb;
-    int x_as_is; /* nonzero: no x and no cached row is rounded to BF16 or quantized. Perturbed runs then show only the error of f32 itself. They do
-                    not show how much the results change if some x is rounded to another BF16 number, or to another integer, than in
-                    the reference. The codes of an indexer and, with latent-cache=fp8, latents are still rounded, but the numbers are not moved
-                    before it */
+    int x_as_is; /* nonzero: no x and no cached row is rounded to BF16 or quantized. Perturbed runs then show only the
+                    error of f32 itself. They do not show how much the results change if some x is rounded to another
+                    BF16 number, or to another integer, than in the reference. The codes of an indexer and, with
+                    latent-cache=fp8, latents are still rounded, but the numbers are not moved before it */
     enum precision precision;
     enum cache_type cache_type;
-    int expanded; /* the target's first `expanded` rows are computed as with prefill expanded; of MTP modules, no row is */
-    const int32_t *routes;          /* [route_tokens, route_layers, X]: the experts that tokens take in a layer, in ascending order; those of
-                                       a token and layer whose first is -1 are chosen. Layer num_hidden_layers + k is MTP depth k, and its
-                                       row i is token i. The weights come from the scores of these experts. NULL: all are chosen */
+    int expanded; /* the target's first `expanded` rows are computed as with prefill expanded; of MTP modules, no row
+                     is */
+    const int32_t *routes;          /* [route_tokens, route_layers, X]: the experts that tokens take in a layer, in
+                                       ascending order; those of a token and layer whose first is -1 are chosen. Layer
+                                       num_hidden_layers + k is MTP depth k, and its row i is token i. The weights come
+                                       from the scores of these experts. NULL: all are chosen */
     int route_tokens, route_layers;
-    const int32_t *sets;            /* [set_tokens, set_layers, index_topk]: the rows that a token attends to in a layer, ascending, and
-                                       -1 after the last one; those of a token and layer whose first is -1 are chosen. Layers are
-                                       counted as in routes; those of shared layers are not used. NULL: all are chosen */
+    const int32_t *sets;            /* [set_tokens, set_layers, index_topk]: the rows that a token attends to in a
+                                       layer, ascending, and -1 after the last one; those of a token and layer whose
+                                       first is -1 are chosen. Layers are counted as in routes; those of shared layers
+                                       are not used. NULL: all are chosen */
     int set_tokens, set_layers;
-    struct conventions conventions; /* even with rope-angle=f32, the frequencies of another program may differ from the reference's,
-                                       since its pow may differ by one ulp */
+    struct conventions conventions; /* even with rope-angle=f32, the frequencies of another program may differ from the
+                                       reference's, since its pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */
     void (*hook)(void *context, const struct reference_value *value); /* NULL: none */
     void *hook_context;
@@ -147,8 +150,8 @@ int reference_forward(const struct reference *r, const struct reference_options 
                       double *hidden, double *logits, vb_error *err);
 
 /* Computes the MTP modules on a text, without drafts. Depth k, counted from 0, has rows i < S-k-1. Row i of depth 0
- * reads tok[i+1] and the target's hidden state i. Row i of a greater depth k reads tok[i+k+1] and row i of the output of
- * depth k-1, or, with module-hidden=target, the target's hidden state i + k. The logits of row i predict tok[i+k+2].
+ * reads tok[i+1] and the target's hidden state i. Row i of a greater depth k reads tok[i+k+1] and row i of the output
+ * of depth k-1, or, with module-hidden=target, the target's hidden state i + k. The logits of row i predict tok[i+k+2].
  * `logits` is [depths, S, V], and the function writes only the rows
  * that exist. `logits` may be NULL if only the hook is wanted. The hook also receives the target's values and logits.
  * Depth k uses module k mod (number of modules).
@@ -158,15 +161,17 @@ int reference_forward(const struct reference *r, const struct reference_options 
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err);
 
-/* Opens the parallel heads in `dir` (docs/SEMANTICS.md), which draft for `target`. Head i has the number num_hidden_layers + i. The
- * result is for reference_heads and reference_config alone; the caller closes it with reference_close. */
+/* Opens the parallel heads in `dir` (docs/SEMANTICS.md), which draft for `target`. Head i has the number
+ * num_hidden_layers + i. The result is for reference_heads and reference_config alone; the caller closes it with
+ * reference_close. */
 int reference_heads_open(struct reference **out, const char *dir, const struct reference *target, vb_error *err);
-/* Computes the target, and all heads on its rows. Row i of head k predicts tok[i+k+2]. `logits` is [heads, S, V]; NULL if only the hook is
- * wanted. The hook receives the target's values, and of each head `trunk` [D], the rows that it reads, the values of a layer,
- * shared_head_norm [D] and logits [V]. Heads are computed in precision f32 with a cache of type f32, as the engine does; of the options
- * for experts and sets, none applies to them. */
-int reference_heads(const struct reference *target, const struct reference *heads, const struct reference_options *options,
-                    const int32_t *tokens, int S, double *logits, vb_error *err);
+/* Computes the target, and all heads on its rows. Row i of head k predicts tok[i+k+2]. `logits` is [heads, S, V]; NULL
+ * if only the hook is wanted. The hook receives the target's values, and of each head `trunk` [D], the rows that it
+ * reads, the values of a layer, shared_head_norm [D] and logits [V]. Heads are computed in precision f32 with a cache
+ * of type f32, as the engine does; of the options for experts and sets, none applies to them. */
+int reference_heads(const struct reference *target, const struct reference *heads,
+                    const struct reference_options *options, const int32_t *tokens, int S, double *logits,
+                    vb_error *err);
 
 /* Computes the drafts that follow tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and
  * "State"). drafts [K] predict tok[N+1..N+K]. Row k of draft_logits [K,V] has the logits from which drafts[k] was

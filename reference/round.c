@@ -34,7 +34,10 @@ static enum form form_of(const struct reference_run *run, int quantized, int len
     return groups ? TO_GROUPS : unquantized(run);
 }
 
-enum form ref_form(const struct reference_run *run, const struct matrix *w) { return form_of(run, ref_is_quantized(w), w->cols); }
+enum form ref_form(const struct reference_run *run, const struct matrix *w)
+{
+    return form_of(run, ref_is_quantized(w), w->cols);
+}
 
 static const struct matrix *values_matrix(const struct reference_attention *w)
 {
@@ -46,7 +49,10 @@ static const struct matrix *keys_matrix(const struct reference_attention *w)
     return w->k_b_transposed.tensor ? &w->k_b_transposed : w->k_b_proj.tensor ? &w->k_b_proj : &w->kv_b_proj;
 }
 
-enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w) { return ref_form(run, values_matrix(w)); }
+enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w)
+{
+    return ref_form(run, values_matrix(w));
+}
 
 /* W_UK is used in sums over n. If kv_b_proj is stored quantized, its blocks lie along c, and cannot be used for sums
  * over n. W_UK is then decoded, its numbers are used as they are, and its x is not quantized. */
@@ -57,8 +63,8 @@ enum form ref_keys_form(const struct reference_run *run, const struct reference_
     return form_of(run, w->k_b_transposed.tensor != NULL, run->c->qk_nope_head_dim);
 }
 
-/* Returns a random number in [-2^-18, 2^-18) in perturbed runs, else 0. Numbers are changed by this fraction before they
- * are rounded. */
+/* Returns a random number in [-2^-18, 2^-18) in perturbed runs, else 0. Numbers are changed by this fraction before
+ * they are rounded. */
 static double nudge(struct reference_run *run)
 {
     return run->options.perturb ? ref_uniform(run) * 0x1p-18 : 0;
@@ -99,7 +105,8 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
         round_group(run, y + i, x + i);
 }
 
-/* The smallest power of two that is not below a / 448, where a is at least 1e-4 and the product a (1/448) is computed in f32. */
+/* The smallest power of two that is not below a / 448, where a is at least 1e-4 and the product a (1/448) is computed
+ * in f32. */
 double ref_code_scale(double a)
 {
     int exponent;
@@ -178,7 +185,8 @@ void ref_round_cached(struct reference_run *run, double *x, double *slack, size_
 
 /* -- weights ------------------------------------------------------------------------------------------------------ */
 
-/* Quantizes 32 f32 weights to GGUF's Q8_0 or Q4_0, and decodes them again. If 1/d is too large for f32, 0 is used instead. */
+/* Quantizes 32 f32 weights to GGUF's Q8_0 or Q4_0, and decodes them again. If 1/d is too large for f32, 0 is used
+ * instead. */
 static void round_weights_group(double *w, int q4)
 {
     float largest = 0; /* the first number with the largest magnitude, with its sign */
@@ -202,7 +210,8 @@ void ref_coarsen(const struct reference_run *run, double *w, int n)
     for (int i = 0; i < n && run->weight_unit > 0; i++) {
         int exponent;
         frexp(w[i], &exponent);
-        double ulp = ldexp(run->weight_unit, exponent); /* 2^exponent / 2 is at most |w|, and 2 weight_unit times that is an ulp */
+        double ulp = ldexp(run->weight_unit, exponent); /* 2^exponent / 2 is at most |w|, and 2 weight_unit times that
+                                                           is an ulp */
         w[i] = isfinite(w[i]) ? rint(w[i] / ulp) * ulp : w[i];
     }
 }
@@ -225,7 +234,8 @@ static void matrix_row(const struct reference_run *run, const struct matrix *w, 
     }
     ref_row(w, i, out);
     int packed = w->tensor->dtype == DTYPE_I4 || w->tensor->dtype == DTYPE_F4;
-    int kept = packed || (w->tensor->dtype == DTYPE_I8 && run->options.precision == PRECISION_Q8 && w->cols % GROUP == 0);
+    int kept = packed ||
+               (w->tensor->dtype == DTYPE_I8 && run->options.precision == PRECISION_Q8 && w->cols % GROUP == 0);
     if (!kept || !quantizes(run)) /* their codes are multiplied as they are */
         round_weights(run, out, w->cols);
 }

@@ -11,7 +11,8 @@
 
 /* -- decoding ----------------------------------------------------------------------------------------------------- */
 
-/* Returns 2^exponent, for an exponent from -1022 to 1023. Products with it are those of ldexp, which takes ten times as long. */
+/* Returns 2^exponent, for an exponent from -1022 to 1023. Products with it are those of ldexp, which takes ten times as
+ * long. */
 static double power_of_two(int exponent)
 {
     uint64_t bits = (uint64_t)(exponent + 1023) << 52;
@@ -20,8 +21,8 @@ static double power_of_two(int exponent)
     return value;
 }
 
-/* Returns (-1)^sign (1 + fraction/2^f) 2^(exponent - bias), or (-1)^sign (fraction/2^f) 2^(1 - bias) if `exponent` is 0.
- * f is fraction_bits. */
+/* Returns (-1)^sign (1 + fraction/2^f) 2^(exponent - bias), or (-1)^sign (fraction/2^f) 2^(1 - bias) if `exponent` is
+ * 0. f is fraction_bits. */
 static double small_float(int sign, int exponent, int fraction, int fraction_bits, int bias)
 {
     double value = exponent ? ((1 << fraction_bits) + fraction) * power_of_two(exponent - bias - fraction_bits)
@@ -104,8 +105,9 @@ static double element(const struct tensor *t, size_t at)
     }
 }
 
-/* Returns code * scale. MXFP4: the scale is 2^(e-127). NVFP4: E4M3 times or divided by a number for the whole matrix; double
- * holds every product here exactly, and a quotient rounded to double and then to f32 is the quotient rounded to f32. */
+/* Returns code * scale. MXFP4: the scale is 2^(e-127). NVFP4: E4M3 times or divided by a number for the whole matrix;
+ * double holds every product here exactly, and a quotient rounded to double and then to f32 is the quotient rounded to
+ * f32. */
 static double float_of_4_bits(const struct matrix *w, double code, size_t group)
 {
     if (!w->tensor_scale) {
@@ -130,15 +132,17 @@ static void decode_row(const struct matrix *w, int i, double *out)
         out[j] = float_of_4_bits(w, out[j], (size_t)i * blocks + j / w->block_cols);
     if (w->tensor->dtype == DTYPE_F4)
         return;
-    for (int j = 0; j < w->cols; j++) /* double holds the product exactly (8 + 24 bits at most): the only rounding is to f32 */
+    for (int j = 0; j < w->cols; j++) /* double holds the product exactly (8 + 24 bits at most): the only rounding is to
+                                         f32 */
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
 }
 
 static void decode_quantized_row(const struct matrix *w, int i, double *out)
 {
     for (int j = 0; j < w->cols; j++)
-        out[j] = w->tensor_scale ? ref_scaled(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j, element(w->tensor_scale, 0))
-                                 : ref_quantized(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
+        out[j] = w->tensor_scale
+                     ? ref_scaled(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j, element(w->tensor_scale, 0))
+                     : ref_quantized(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
 }
 
 static void copy_decoded(const struct matrix *w, int i, double *out)
@@ -165,7 +169,8 @@ void ref_quantized_row(const struct matrix *w, int i, double *out)
 int ref_is_finer(const struct matrix *w, double unit)
 {
     enum dtype dtype = w->tensor->dtype;
-    return w->scale || ref_is_quantized(w) || (dtype == DTYPE_F32 && unit > 0x1p-13) || (dtype == DTYPE_F16 && unit > 0x1p-10);
+    return w->scale || ref_is_quantized(w) || (dtype == DTYPE_F32 && unit > 0x1p-13) ||
+           (dtype == DTYPE_F16 && unit > 0x1p-10);
 }
 
 /* -- binding ------------------------------------------------------------------------------------------------------ */
@@ -186,8 +191,9 @@ void ref_bind_begin(struct reference_binder *b)
     b->room = count;
 }
 
-/* Two matrices may be bound to one tensor. If there is no room for the second, its rows are decoded when they are needed.
- * So are those of F32 tensors: to decode them is to copy them, and a test of gradients changes them between two passes. */
+/* Two matrices may be bound to one tensor. If there is no room for the second, its rows are decoded when they are
+ * needed. So are those of F32 tensors: to decode them is to copy them, and a test of gradients changes them between two
+ * passes. */
 static void decode(struct reference_binder *b, struct matrix *w)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
@@ -234,7 +240,8 @@ static void bind_floats_of_4_bits(struct reference_binder *b, struct matrix *w, 
     w->block_rows = 1;
     w->block_cols = nvfp4 ? 16 : 32;
     if (w->cols % 32) {
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s has %d columns, wanted a multiple of 32", w->tensor->file, name, w->cols);
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s has %d columns, wanted a multiple of 32", w->tensor->file,
+                        name, w->cols);
         return;
     }
     w->scale = find(b, scale_name, w->rows, w->cols / w->block_cols);
@@ -245,7 +252,8 @@ static void bind_floats_of_4_bits(struct reference_binder *b, struct matrix *w, 
     w->divides = checkpoint_find(b->r->checkpoint, other) != NULL;
     w->tensor_scale = find(b, w->divides ? other : scale_name, 1, 1);
     if (w->tensor_scale && w->tensor_scale->dtype != DTYPE_F32)
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", w->tensor->file, scale_name, w->tensor_scale->dtype_name);
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", w->tensor->file, scale_name,
+                        w->tensor_scale->dtype_name);
 }
 
 /* Finds the numbers of the rows of an I8 matrix: [rows, 1] or [rows]. */
@@ -262,12 +270,15 @@ static void bind_rows_of_8_bits(struct reference_binder *b, struct matrix *w, co
     w->block_cols = w->cols;
     snprintf(other, sizeof other, "%s_scale", name);
     if (!b->r->config.int8)
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is I8, and neither a quantization_config nor quant_model_description.json says so",
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT,
+                        "%s: %s is I8, and neither a quantization_config nor quant_model_description.json says so",
                         w->tensor->file, name);
     else if ((w->scale = find_rows(b, other, w->rows)) && w->scale->dtype != DTYPE_F32 && w->scale->dtype != DTYPE_BF16)
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", w->scale->file, other, w->scale->dtype_name);
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", w->scale->file, other,
+                        w->scale->dtype_name);
     snprintf(other, sizeof other, "%s_offset", name);
-    const struct tensor *offset = b->rc || !checkpoint_find(b->r->checkpoint, other) ? NULL : find_rows(b, other, w->rows);
+    const struct tensor *offset = b->rc || !checkpoint_find(b->r->checkpoint, other) ? NULL
+                                                                                     : find_rows(b, other, w->rows);
     for (int i = 0; offset && i < w->rows; i++)
         if (offset->dtype == DTYPE_OTHER || element(offset, (size_t)i) != 0) {
             b->rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is not 0 for row %d", offset->file, other, i);
@@ -284,10 +295,12 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         return;
     *w = (struct matrix){.tensor = t, .rows = rows, .cols = cols};
     if (t->dtype == DTYPE_OTHER) {
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3, I8 or a quantized type of GGUF",
-                        t->file, name, t->dtype_name);
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT,
+                        "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3, I8 or a quantized type of GGUF", t->file, name,
+                        t->dtype_name);
     } else if (dtype_is_quantized(t->dtype) && t->ndim == 1) {
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16 or BF16", t->file, name, t->dtype_name);
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16 or BF16", t->file, name,
+                        t->dtype_name);
     } else if (t->dtype == DTYPE_GGUF_NVFP4) {
         snprintf(scale_name, sizeof scale_name, "%s_scale_2", name);
         w->tensor_scale = checkpoint_find(b->r->checkpoint, scale_name) ? find(b, scale_name, 1, 1) : NULL;
@@ -295,15 +308,17 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is F8_E4M3, config.json has no quantization_config for it",
                         t->file, name);
     } else if (t->dtype == DTYPE_I4 && (!c->int4 || cols % 32)) {
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is packed, wanted a quantization_config for it and a multiple of 32 columns",
-                        t->file, name);
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT,
+                        "%s: %s is packed, wanted a quantization_config for it and a multiple of 32 columns", t->file,
+                        name);
     } else if (t->dtype == DTYPE_I4) {
         w->block_rows = 1;
         w->block_cols = 32;
         snprintf(scale_name, sizeof scale_name, "%s_scale", name);
         w->scale = find(b, scale_name, rows, cols / 32);
         if (w->scale && w->scale->dtype != DTYPE_BF16)
-            b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted BF16", w->scale->file, scale_name, w->scale->dtype_name);
+            b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted BF16", w->scale->file, scale_name,
+                            w->scale->dtype_name);
     } else if (t->dtype == DTYPE_I8) {
         bind_rows_of_8_bits(b, w, name);
     } else if (t->dtype == DTYPE_F4) {
@@ -442,8 +457,8 @@ static void bind_mtp(struct reference_binder *b, struct reference_mtp_module *w,
     bind_copy(b, &w->head, &b->r->head, layer, "shared_head.head.weight");
 }
 
-/* Returns num_nextn_predict_layers, minus the last MTP layers of which the checkpoint stores no tensor. Checkpoints that
- * transformers has saved have none. */
+/* Returns num_nextn_predict_layers, minus the last MTP layers of which the checkpoint stores no tensor. Checkpoints
+ * that transformers has saved have none. */
 static int stored_modules(const struct reference *r)
 {
     char layer[64];
@@ -515,8 +530,9 @@ int reference_heads_open(struct reference **out, const char *dir, const struct r
         (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
         goto fail;
     if (c->hidden_size != target->config.hidden_size || c->num_hidden_layers != target->config.num_hidden_layers) {
-        b.rc = vb_fail(err, VB_BAD_ARGUMENT, "%s: heads for %d layers of width %d, the target has %d of width %d", dir, c->num_hidden_layers,
-                       c->hidden_size, target->config.num_hidden_layers, target->config.hidden_size);
+        b.rc = vb_fail(err, VB_BAD_ARGUMENT, "%s: heads for %d layers of width %d, the target has %d of width %d", dir,
+                       c->num_hidden_layers, c->hidden_size, target->config.num_hidden_layers,
+                       target->config.hidden_size);
         goto fail;
     }
     r->trunk_layers = heads.trunk_layers;

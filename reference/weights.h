@@ -1,10 +1,9 @@
 /* reference/weights.h -- decodes stored numbers, and lists where each tensor is used.
  *
  * The reference has decoders of its own, which follow the definition of each format and share no code with the engine.
- * A row is decoded when it is needed. The rows of a small model are decoded when it is opened, since a test or `diff` makes
- * many passes over it. Shapes [rows, cols] use the letters of the table in
- * docs/SEMANTICS.md, but in upper case (kv_lora_rank is c there and C here). D is hidden_size, and W is the width of an
- * MLP. */
+ * A row is decoded when it is needed. The rows of a small model are decoded when it is opened, since a test or `diff`
+ * makes many passes over it. Shapes [rows, cols] use the letters of the table in docs/SEMANTICS.md, but in upper case
+ * (kv_lora_rank is c there and C here). D is hidden_size, and W is the width of an MLP. */
 #ifndef VB_REFERENCE_WEIGHTS_H
 #define VB_REFERENCE_WEIGHTS_H
 
@@ -23,18 +22,21 @@ double ref_to_f16(double x);    /* the nearest f16 number, ties to even; infinit
  * rounds the difference to f32; code that needs a single number uses this value. */
 double ref_quantized(const struct tensor *t, size_t i);
 float ref_decoded(const struct tensor *t, size_t i);
-/* The same as ref_quantized for NVFP4 tensors of GGUF files, whose scales are multiplied by `total`; scale * total is rounded to f32. */
+/* The same as ref_quantized for NVFP4 tensors of GGUF files, whose scales are multiplied by `total`; scale * total is
+ * rounded to f32. */
 double ref_scaled(const struct tensor *t, size_t i, double total);
 
 /* A stored matrix [rows, cols]; a vector is one row. */
 struct matrix {
     const struct tensor *tensor;
-    const struct tensor *scale; /* for F8_E4M3, I8, I4 and F4: [ceil(rows/block_rows), ceil(cols/block_cols)]; else NULL */
-    const struct tensor *tensor_scale; /* for NVFP4, maybe also in GGUF files: one number for the whole matrix; else NULL */
+    const struct tensor *scale; /* for F8_E4M3, I8, I4 and F4: [ceil(rows/block_rows), ceil(cols/block_cols)]; else
+                                   NULL */
+    const struct tensor *tensor_scale; /* for NVFP4, maybe also in GGUF files: one number for the whole matrix; else
+                                          NULL */
     int divides;                /* nonzero if scales are divided by it */
     int rows, cols, block_rows, block_cols;
-    const double *decoded;      /* [rows, cols] in a small model, else NULL: what ref_quantized_row returns if the tensor is
-                                   quantized, else what ref_row returns */
+    const double *decoded;      /* [rows, cols] in a small model, else NULL: what ref_quantized_row returns if the
+                                   tensor is quantized, else what ref_row returns */
 };
 
 /* Sets out[j] = w[i,j] for j < cols. An F8_E4M3, I8 or I4 weight is code * scale, rounded to f32 once.
@@ -58,9 +60,12 @@ struct reference_attention {
     struct matrix q_proj;                         /* [H(N+R), D], only if q_lora_rank is 0 */
     struct matrix q_a_proj, q_a_norm, q_b_proj;   /* [Q, D], [Q], [H(N+R), Q], only if q_lora_rank is not 0 */
     struct matrix kv_a_proj, kv_a_norm;           /* [C+R, D], [C] */
-    struct matrix kv_b_proj;                      /* [H(N+V), C]; its tensor is NULL if the file stores W_UK and W_UV separately */
-    struct matrix k_b_proj, k_b_transposed;       /* a separate W_UK: [H N, C], or quantized and transposed per head, [H C, N] */
-    struct matrix v_b_proj;                       /* a separate W_UV: [H V, C]; the tensor of a missing matrix is NULL */
+    struct matrix kv_b_proj;                      /* [H(N+V), C]; its tensor is NULL if the file stores W_UK and W_UV
+                                                     separately */
+    struct matrix k_b_proj, k_b_transposed;       /* a separate W_UK: [H N, C], or quantized and transposed per head, [H
+                                                     C, N] */
+    struct matrix v_b_proj;                       /* a separate W_UV: [H V, C]; the tensor of a missing matrix is
+                                                     NULL */
     struct matrix o_proj;                         /* [D, HV] */
     struct reference_indexer indexer;             /* only in full layers of a model with index_topk */
 };
@@ -108,7 +113,8 @@ void ref_bind_begin(struct reference_binder *b); /* takes memory for the decoded
 /* Sets *w to the matrix [rows, cols] with the name `prefix` + `name`. */
 void ref_bind(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name);
 
-/* The grids of GGUF's IQ types: each integer is a row of eight indices of two bits, or of four in four bits each (blocks.c). */
+/* The grids of GGUF's IQ types: each integer is a row of eight indices of two bits, or of four in four bits each
+ * (blocks.c). */
 extern const uint16_t ref_grid_iq2_xxs[256], ref_grid_iq2_xs[512], ref_grid_iq2_s[1024], ref_grid_iq1[2048];
 extern const uint16_t ref_grid_iq3_xxs[256], ref_grid_iq3_s[512];
 

@@ -22,7 +22,8 @@ static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, siz
     tiled_fma_rows(avx2_loops(), y, ldy, w, c0, c1, x, ldx, T, scratch, 1);
 }
 
-static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                      void *scratch)
 {
     tiled_fma_outer(avx2_loops(), y, ldy, w, x, ldx, T, scratch);
 }
@@ -36,9 +37,16 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
 static void pack(float *packed, const float *x, size_t K) { avx2_loops()->pack(packed, x, K); }
 static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
 
-/* odd_f32 and even_f32 with lanes 0 1 4 5 2 3 6 7, which costs no loads of half a register; and sums of those in order again */
-ALWAYS_INLINE __m256 odd_mixed(const float *p) { return _mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), 0xdd); }
-ALWAYS_INLINE __m256 even_mixed(const float *p) { return _mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), 0x88); }
+/* odd_f32 and even_f32 with lanes 0 1 4 5 2 3 6 7, which costs no loads of half a register; and sums of those in order
+ * again */
+ALWAYS_INLINE __m256 odd_mixed(const float *p)
+{
+    return _mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), 0xdd);
+}
+ALWAYS_INLINE __m256 even_mixed(const float *p)
+{
+    return _mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), 0x88);
+}
 ALWAYS_INLINE __m256 in_order(__m256 s) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(s), 0xd8)); }
 
 static float dot(const float *a, const float *b, size_t K)
@@ -122,7 +130,8 @@ const struct kernels kernels_avx2 = {
     .name = "avx2",
     .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
-    .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto},
+    .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto,
+                      fma_rows_onto},
     .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantized = avx2_matmul_quantized,

@@ -49,7 +49,8 @@ ALWAYS_INLINE __m256i e4m3_to_bf16(__m128i codes)
     __m256i small = _mm256_or_si256(_mm256_slli_epi16(_mm256_shuffle_epi8(high, magnitude), 8),
                                     _mm256_shuffle_epi8(low, magnitude));
     __m256i words = _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude));
-    words = _mm256_or_si256(words, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f))); /* 0x7f is the NaN: set all bits */
+    words = _mm256_or_si256(words, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f))); /* 0x7f is the NaN: set all
+                                                                                               bits */
     return _mm256_or_si256(words, _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16((short)0x8000)));
 }
 
@@ -62,8 +63,9 @@ ALWAYS_INLINE float fold16(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
-/* Returns the loops of these files. A tile has up to six tokens on CPUs of Intel with GFNI, else up to four: six vectors of 4 KB
- * leave room for the weights of a tile in an L1 of 48 KB, which Intel's CPUs have since GFNI, but not in 32 KB. */
+/* Returns the loops of these files. A tile has up to six tokens on CPUs of Intel with GFNI, else up to four: six
+ * vectors of 4 KB leave room for the weights of a tile in an L1 of 48 KB, which Intel's CPUs have since GFNI, but not
+ * in 32 KB. */
 const struct vector_loops *avx2_loops(void);
 
 /* The strip function of these loops; defined in avx2_strips.c. */
@@ -72,12 +74,14 @@ void avx2_strip(size_t T, const struct strip *s);
 /* The decoders of these loops (struct vector_loops); defined in avx2_decode.c. */
 void avx2_decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
 void avx2_pack(float *packed, const float *x, size_t K);
-void avx2_decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed);
+void avx2_decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded,
+                    int packed);
 void avx2_decode_f4(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed);
 void avx2_decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups);
 
 /* Kernel `index_scores`; defined in avx2_index.c. */
-void avx2_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+void avx2_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                       void *scratch);
 
 /* Defined in avx2_quantized.c, with kernel `quantize`. */
 void avx2_quantize(struct quantized_group *y, const float *packed, size_t K);

@@ -44,7 +44,8 @@ ALWAYS_INLINE __m256 round_bf16(__m256 x)
     __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(1);
     __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(_mm256_srli_epi32(bits, 16), one));
     __m256 nan = _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_set1_epi32(0x400000)));
-    __m256 rounded = _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_add_epi32(bits, half)), nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    __m256 rounded = _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_add_epi32(bits, half)), nan,
+                                      _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     return _mm256_and_ps(rounded, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)));
 }
 
@@ -75,11 +76,13 @@ ALWAYS_INLINE void put_pairs(float *out, size_t half, __m256 even, __m256 odd, i
 {
     __m256 first = _mm256_unpacklo_ps(even, odd), second = _mm256_unpackhi_ps(even, odd);
     _mm256_storeu_ps(out + (packed ? 8 : 16) * half, packed ? odd : _mm256_permute2f128_ps(first, second, 0x20));
-    _mm256_storeu_ps(out + (packed ? 16 : 8) + (packed ? 8 : 16) * half, packed ? even : _mm256_permute2f128_ps(first, second, 0x31));
+    _mm256_storeu_ps(out + (packed ? 16 : 8) + (packed ? 8 : 16) * half,
+                     packed ? even : _mm256_permute2f128_ps(first, second, 0x31));
 }
 
 /* The low halves of the bytes are the even elements, the high halves the odd ones. */
-void avx2_decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed)
+void avx2_decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded,
+                    int packed)
 {
     const __m256i low = _mm256_set1_epi32(15), eight = _mm256_set1_epi32(8);
     for (; groups; groups--, out += DOT_CHUNK, codes += DOT_CHUNK / 2, scales += 2) {
@@ -90,8 +93,10 @@ void avx2_decode_i4(float *out, const unsigned char *codes, const unsigned char 
         UNROLL
         for (size_t half = 0; half < 2; half++) {
             __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half)));
-            __m256i q_even = _mm256_sub_epi32(_mm256_and_si256(pairs, low), eight), q_odd = _mm256_sub_epi32(_mm256_srli_epi32(pairs, 4), eight);
-            __m256 even = _mm256_mul_ps(_mm256_cvtepi32_ps(q_even), scale), odd = _mm256_mul_ps(_mm256_cvtepi32_ps(q_odd), scale);
+            __m256i q_even = _mm256_sub_epi32(_mm256_and_si256(pairs, low), eight),
+                    q_odd = _mm256_sub_epi32(_mm256_srli_epi32(pairs, 4), eight);
+            __m256 even = _mm256_mul_ps(_mm256_cvtepi32_ps(q_even), scale),
+                   odd = _mm256_mul_ps(_mm256_cvtepi32_ps(q_odd), scale);
             if (rounded) {
                 even = round_bf16(even);
                 odd = round_bf16(odd);
@@ -104,7 +109,8 @@ void avx2_decode_i4(float *out, const unsigned char *codes, const unsigned char 
 /* A code stands for numbers[code & 7], with bit 3 of the code as its sign. Half a chunk is a group of NVFP4. */
 void avx2_decode_f4(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed)
 {
-    const __m256 numbers = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f), factor = _mm256_set1_ps(f4_factor(w));
+    const __m256 numbers = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f),
+                 factor = _mm256_set1_ps(f4_factor(w));
     const __m256 minus = _mm256_set1_ps(-0.0f);
     const size_t each = f4_scales_of_a_chunk(w);
     const char *codes = (const char *)w->data + at / 2;
@@ -116,7 +122,8 @@ void avx2_decode_f4(float *out, const struct weight_view *w, size_t at, size_t c
             _mm_prefetch(codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
             UNROLL
             for (size_t half = 0; half < 2; half++) {
-                __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half))), high = _mm256_srli_epi32(pairs, 4);
+                __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half))),
+                        high = _mm256_srli_epi32(pairs, 4);
                 __m256 scale = _mm256_set1_ps(scales[i * each + half * (each - 1)]);
                 /* vpermps reads only the lowest three bits of an index */
                 __m256 even = _mm256_permutevar8x32_ps(numbers, pairs), odd = _mm256_permutevar8x32_ps(numbers, high);

@@ -21,8 +21,10 @@ static void transpose_8(float *out, const float *in, size_t ld)
     __m256 halves[8]; /* number i + m: in half c, column 4c + m of rows i .. i + 3 */
     for (size_t i = 0; i < 8; i += 4) {
         const float *row = in + i * ld;
-        __m256 a = _mm256_loadu_ps(row), b = _mm256_loadu_ps(row + ld), c = _mm256_loadu_ps(row + 2 * ld), d = _mm256_loadu_ps(row + 3 * ld);
-        __m256 ab = _mm256_unpacklo_ps(a, b), cd = _mm256_unpacklo_ps(c, d), ab_high = _mm256_unpackhi_ps(a, b), cd_high = _mm256_unpackhi_ps(c, d);
+        __m256 a = _mm256_loadu_ps(row), b = _mm256_loadu_ps(row + ld), c = _mm256_loadu_ps(row + 2 * ld),
+               d = _mm256_loadu_ps(row + 3 * ld);
+        __m256 ab = _mm256_unpacklo_ps(a, b), cd = _mm256_unpacklo_ps(c, d), ab_high = _mm256_unpackhi_ps(a, b),
+               cd_high = _mm256_unpackhi_ps(c, d);
         halves[i] = _mm256_shuffle_ps(ab, cd, 0x44);
         halves[i + 1] = _mm256_shuffle_ps(ab, cd, 0xee);
         halves[i + 2] = _mm256_shuffle_ps(ab_high, cd_high, 0x44);
@@ -41,7 +43,8 @@ static void transpose(float *out, const float *rows, size_t terms)
             transpose_8(out + i * KEYS + j, rows + j * terms + i, terms);
 }
 
-void avx2_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch)
+void avx2_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                       void *scratch)
 {
     static const struct index_loops loops = {.keys = KEYS, .transpose = transpose, .sums = sums_of_tile};
     tiled_index_scores(avx2_loops(), &loops, score, keys, q, w, H, scratch);

@@ -1,5 +1,5 @@
-/* simd/avx2_open.c -- quantized matrices as a file has them: eight rows at a time are taken apart, into an open panel or, for few
- * rows of x, straight into their sums (as avx2_quantized.c makes them). */
+/* simd/avx2_open.c -- quantized matrices as a file has them: eight rows at a time are taken apart, into an open panel
+ * or, for few rows of x, straight into their sums (as avx2_quantized.c makes them). */
 #include "simd/avx2.h"
 
 #define LANES 2
@@ -61,7 +61,8 @@ ALWAYS_INLINE int room_for(enum weight_type type)
 }
 
 /* s + the products of elements 4j..4(j + count) */
-ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open_group *group, const struct quantized_group *x, int j, int count)
+ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open_group *group,
+                             const struct quantized_group *x, int j, int count)
 {
     const int room = room_for(type);
     UNROLL
@@ -101,7 +102,9 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32_t less = code_above(type) == 128 ? 0 : has_halves(type) ? -code_above(type) * sum_of_half(x, half) : above_times_x(type, x);
+            int32_t less = code_above(type) == 128 ? 0
+                           : has_halves(type) ? -code_above(type) * sum_of_half(x, half)
+                           : above_times_x(type, x);
             __m256i s = sum_of(_mm256_set1_epi32(less), type, group, x, 4 * half, 8 / halves);
             acc = add_scaled(acc, s, group->scale[half], x);
             if (has_minimums(type)) {
@@ -123,7 +126,8 @@ static void open_iq4_nl(struct open_panel *panel, const struct weight_view *w, s
     const __m128i above = _mm_xor_si128(_mm_loadu_si128((const void *)quantized_iq4), _mm_set1_epi8((char)128));
     const __m256i table = _mm256_broadcastsi128_si256(above);
     for (size_t g = 0; g < groups; g++) {
-        const unsigned char *codes = panel_codes(from, w->type, group + g), *scales = panel_scales(from, w->type, group + g);
+        const unsigned char *codes = panel_codes(from, w->type, group + g),
+                            *scales = panel_scales(from, w->type, group + g);
         for (size_t at = 0; at < 256; at += 32) {
             __m256i v = _mm256_load_si256((const void *)(codes + at)), low_nibble = _mm256_set1_epi8(15);
             __m256i low = _mm256_and_si256(v, low_nibble), high = _mm256_and_si256(_mm256_srli_epi16(v, 4), low_nibble);
@@ -135,7 +139,8 @@ static void open_iq4_nl(struct open_panel *panel, const struct weight_view *w, s
     }
 }
 
-void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
+void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group,
+               size_t groups)
 {
     struct avx2_taker to = {.panel = panel};
     if (w->panels) {
@@ -149,8 +154,8 @@ void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row
     }
 }
 
-void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
-              const struct quantized_group *x, size_t ldx, size_t T)
+void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group,
+              size_t groups, const struct quantized_group *x, size_t ldx, size_t T)
 {
     struct avx2_taker to = {.x = x, .T = T, .ldx = ldx};
     for (size_t first = 0; first < rows; first += SLICE) {

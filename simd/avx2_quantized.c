@@ -1,15 +1,16 @@
 /* simd/avx2_quantized.c -- quantized matrices without VNNI.
  *
- * Codes of four to six bits: vpmaddubsw adds two products of an unsigned code with a signed x in 16 bits. There is room for the sum
- * of eight such pairs with codes of four bits (15 * 127 * 2), of four with five bits, of two with six. Codes of eight bits have no
- * room there (255 * 127 * 2). They are widened to 16 bits, as x is, and vpmaddwd adds two products in 32 bits. That takes as many
- * instructions for each product as giving the sign of a code to x, but none of them for every row of x. A code of IQ4_NL stands for
- * a number from -127 to 113, which is found in a register. x gets its sign: the sum of two products has room (127 * 127 * 2), and
- * bytes need not be widened.
+ * Codes of four to six bits: vpmaddubsw adds two products of an unsigned code with a signed x in 16 bits. There is room
+ * for the sum of eight such pairs with codes of four bits (15 * 127 * 2), of four with five bits, of two with six.
+ * Codes of eight bits have no room there (255 * 127 * 2). They are widened to 16 bits, as x is, and vpmaddwd adds two
+ * products in 32 bits. That takes as many instructions for each product as giving the sign of a code to x, but none of
+ * them for every row of x. A code of IQ4_NL stands for a number from -127 to 113, which is found in a register. x gets
+ * its sign: the sum of two products has room (127 * 127 * 2), and bytes need not be widened.
  *
- * A tile multiplies one panel (two registers of eight rows) by up to six rows of x. So there are twelve integer sums, and of the
- * sixteen registers two are left for codes, one for x and one for a product. Taking codes apart costs a sixth for each row of x,
- * and each broadcast of x serves two registers of codes. The f32 sums stay in L1, where each is needed once in a group. */
+ * A tile multiplies one panel (two registers of eight rows) by up to six rows of x. So there are twelve integer sums,
+ * and of the sixteen registers two are left for codes, one for x and one for a product. Taking codes apart costs a
+ * sixth for each row of x, and each broadcast of x serves two registers of codes. The f32 sums stay in L1, where each
+ * is needed once in a group. */
 #include "simd/avx2.h"
 #include "simd/quantized_tiles.h"
 
@@ -20,12 +21,14 @@ typedef __m256i integers[2][TILE_ROWS_OF_X]; /* rows 0..7 of the panel, rows 8..
 #define FOR_HALVES UNROLL for (int r = 0; r < 2; r++)
 #define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
 
-/* Sums are made in the order written: gcc would gather all products of a group before it adds them, more than there are registers. */
+/* Sums are made in the order written: gcc would gather all products of a group before it adds them, more than there are
+ * registers. */
 #define in_register(v) __asm__("" : "+x"(v))
 /* Codes are loaded from memory each time they are written here: gcc would keep them, and sums on the stack instead. */
 #define forget(pointer) __asm__("" : "+r"(pointer))
 
-/* A group of a row of x as the products want it: bytes; or, for codes of eight bits, words: the even elements, then the odd ones. */
+/* A group of a row of x as the products want it: bytes; or, for codes of eight bits, words: the even elements, then the
+ * odd ones. */
 struct ready {
     union {
         int8_t bytes[64];
@@ -35,7 +38,8 @@ struct ready {
     int32_t start[2]; /* minus what the codes stand too high, times x: of each half of the group, or [0] of all of it */
 };
 
-_Static_assert(TILE_ROWS_OF_X * BLOCK_GROUPS * sizeof(struct ready) <= TILE_READY, "quantized_tiles.h promises too little");
+_Static_assert(TILE_ROWS_OF_X *BLOCK_GROUPS * sizeof(struct ready) <= TILE_READY,
+               "quantized_tiles.h promises too little");
 
 /* four bytes or two words of x, for every row of a panel */
 ALWAYS_INLINE __m256i four(const struct ready *x, int j)
@@ -135,7 +139,8 @@ ALWAYS_INLINE void add_looked_up(integers s, int T, const unsigned char *codes, 
         FOR_HALVES
         {
             __m256i w = load(codes + 64 * (i / 2) + 32 * r);
-            q[r] = _mm256_shuffle_epi8(table, _mm256_and_si256(i % 2 ? _mm256_srli_epi16(w, 4) : w, _mm256_set1_epi8(15)));
+            q[r] = _mm256_shuffle_epi8(table,
+                                       _mm256_and_si256(i % 2 ? _mm256_srli_epi16(w, 4) : w, _mm256_set1_epi8(15)));
             magnitude[r] = _mm256_abs_epi8(q[r]);
         }
         if (i % 2 == 0)
@@ -162,17 +167,20 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, cons
         __m256 d = _mm256_set1_ps(x[t].d);
         FOR_HALVES
         {
-            __m256 acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[r][t]), _mm256_mul_ps(scale[r], d), _mm256_loadu_ps(sums[t] + 8 * r));
+            __m256 acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[r][t]), _mm256_mul_ps(scale[r], d),
+                                         _mm256_loadu_ps(sums[t] + 8 * r));
             _mm256_storeu_ps(sums[t] + 8 * r, acc);
         }
     }
 }
 
 /* One group of a panel: scales and codes. sums[t] are rows' sums so far. */
-ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
-                                  const struct ready *x, size_t ahead)
+ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w,
+                                  size_t g, const struct ready *x, size_t ahead)
 {
-    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : kind == PANEL_Q8_F32 ? WEIGHT_Q8_F32 : WEIGHT_Q8_0; /* as they are laid out */
+    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0
+                                  : kind == PANEL_Q8_F32 ? WEIGHT_Q8_F32
+                                  : WEIGHT_Q8_0; /* as they are laid out */
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     __m256 scale[2];
@@ -196,8 +204,10 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PAN
     add_scaled(sums, T, s, scale, x);
 }
 
-/* s = codes of open panels minus 128 - above, elements 4j..4(j + count), times x: `room` products have room in 16 bits */
-ALWAYS_INLINE void add_small(integers s, int T, const unsigned char *codes, int above, const struct ready *x, int j, int count, int room)
+/* s = codes of open panels minus 128 - above, elements 4j..4(j + count), times x: `room` products have room in 16
+ * bits */
+ALWAYS_INLINE void add_small(integers s, int T, const unsigned char *codes, int above, const struct ready *x, int j,
+                             int count, int room)
 {
     FOR_ROWS FOR_HALVES s[r][t] = _mm256_set1_epi32(x[t].start[j / 4]);
     for (int i = j; i < j + count; i += room) {
@@ -214,8 +224,8 @@ ALWAYS_INLINE void add_small(integers s, int T, const unsigned char *codes, int 
 }
 
 /* The same of a panel that was taken apart. */
-ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
-                                 const struct ready *x)
+ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w,
+                                 size_t g, const struct ready *x)
 {
     const int halves = panel_has_halves(kind) ? 2 : 1;
     const int above = kind == PANEL_OPEN_HALVES ? 32 : kind == PANEL_OPEN_WIDE_HALVES ? 64 : 0;
@@ -243,7 +253,8 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANE
 }
 
 /* T rows of x times a block of every panel. Panels advance together, group by group: so many streams from memory. */
-ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, int T, const struct quantized_tile *tile)
+ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, int T,
+                           const struct quantized_tile *tile)
 {
     const struct ready *x = tile->ready;
     memset(sums, 0, P * (size_t)T * sizeof *sums);
@@ -255,7 +266,8 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size
                 group_of_panel(kind, T, sums + p * (size_t)T, tile->w[p], g, x, tile->prefetch);
 }
 
-ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
+ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T,
+                             const struct quantized_tile *tile)
 {
     switch (T) {
     case 1: tile_of(kind, sums, P, 1, tile); break;
@@ -283,7 +295,8 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     }
 }
 
-ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t step, const struct quantized_group *x, size_t groups)
+ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t step, const struct quantized_group *x,
+                                  size_t groups)
 {
     for (size_t g = 0; g < groups; g++, x++, y += step) {
         __m256i q = _mm256_loadu_si256((const void *)x->q);
@@ -328,8 +341,8 @@ static void prepare(void *ready, size_t T, const struct quantized_tile *tile)
 void avx2_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantized_loops loops = {.most_sums = TILE_SUMS, .opens_panels = 1, .prepare = prepare, .tile = tile_any, .open = avx2_open,
-                                          .few = avx2_few};
+    const struct quantized_loops loops = {.most_sums = TILE_SUMS, .opens_panels = 1, .prepare = prepare,
+                                          .tile = tile_any, .open = avx2_open, .few = avx2_few};
     tiled_matmul_quantized(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
@@ -340,7 +353,8 @@ ALWAYS_INLINE __m256i magnitude(const float *x)
     return _mm256_and_si256(_mm256_loadu_si256((const void *)x), _mm256_set1_epi32(0x7fffffff));
 }
 
-/* Adding 1.5 * 2^23 to a number of at most 127 rounds it to an integer, which the sum holds in its low mantissa bits. */
+/* Adding 1.5 * 2^23 to a number of at most 127 rounds it to an integer, which the sum holds in its low mantissa
+ * bits. */
 ALWAYS_INLINE __m256i rounded(const float *x, __m256 inverse)
 {
     return _mm256_castps_si256(_mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x), inverse), _mm256_set1_ps(0x1.8p23f)));

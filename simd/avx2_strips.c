@@ -4,7 +4,8 @@
 #define TOKENS 6
 
 /* 8 * V columns for T tokens, at columns c. */
-ALWAYS_INLINE void columns_of(enum tile_source source, int T, int V, const struct strip *s, size_t c, const char *ahead, size_t ahead_step)
+ALWAYS_INLINE void columns_of(enum tile_source source, int T, int V, const struct strip *s, size_t c, const char *ahead,
+                              size_t ahead_step)
 {
     const size_t size = source == FROM_BF16 ? 2 : 4, pitch = s->pitch, prefetch = s->prefetch, ldy = s->ldy;
     const char *w = (const char *)s->w + c * size;
@@ -16,7 +17,8 @@ ALWAYS_INLINE void columns_of(enum tile_source source, int T, int V, const struc
         UNROLL
         for (int i = 0; i < V; i++)
             a[t][i] = s->first ? _mm256_setzero_ps() : _mm256_loadu_ps(y + (size_t)t * ldy + i * 8);
-    for (size_t n = s->rows, ldx = s->ldx, step = s->step; n; n--, w += pitch, x += step, x3 += step, ahead += ahead_step) {
+    for (size_t n = s->rows, ldx = s->ldx, step = s->step; n;
+         n--, w += pitch, x += step, x3 += step, ahead += ahead_step) {
         __m256 h[STRIP / 8];
         UNROLL
         for (int i = 0; i < V; i++) {

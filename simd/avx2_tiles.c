@@ -1,16 +1,18 @@
 /* simd/avx2_tiles.c -- the tiles of one to six tokens.
  *
- * There are sixteen registers. The sums of one row and one token need two of them, a low half and a high half (avx2.h). An fma
- * takes four cycles, so eight sums, which are independent chains of fmas, can keep two fma units busy. For one token, a tile
- * multiplies both halves of four rows in one loop. For three tokens, it multiplies both halves of two rows: twelve sums.
+ * There are sixteen registers. The sums of one row and one token need two of them, a low half and a high half (avx2.h).
+ * An fma takes four cycles, so eight sums, which are independent chains of fmas, can keep two fma units busy. For one
+ * token, a tile multiplies both halves of four rows in one loop. For three tokens, it multiplies both halves of two
+ * rows: twelve sums.
  *
- * For two tokens, a tile multiplies the low half of four rows in one loop, and the high half in a second loop. For four to six
- * tokens, it does so with two rows. In short rows, much of the time goes to what follows the loops: for two and four tokens, eight
- * numbers are folded at once. For four tokens, each word of weights is loaded once for its odd and its even weight, and each number of x once for two rows: ten loads for
- * sixteen fmas. Twelve sums are more than are needed to keep the units busy, so a delay can be caught up. No register is then left for
- * a word of weights, which is loaded twice. More sums would leave too few registers for the operands, and compilers would keep some
- * sums on the stack (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The weights of the next
- * tile, or those further on, are prefetched in both loops, one row in each.
+ * For two tokens, a tile multiplies the low half of four rows in one loop, and the high half in a second loop. For four
+ * to six tokens, it does so with two rows. In short rows, much of the time goes to what follows the loops: for two and
+ * four tokens, eight numbers are folded at once. For four tokens, each word of weights is loaded once for its odd and
+ * its even weight, and each number of x once for two rows: ten loads for sixteen fmas. Twelve sums are more than are
+ * needed to keep the units busy, so a delay can be caught up. No register is then left for a word of weights, which is
+ * loaded twice. More sums would leave too few registers for the operands, and compilers would keep some sums on the
+ * stack (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The weights of the
+ * next tile, or those further on, are prefetched in both loops, one row in each.
  */
 #include "simd/avx2.h"
 
@@ -21,8 +23,8 @@ struct weights {
     __m256 odd, even;
 };
 
-/* Returns the odd and the even weights of one half of a chunk. If `once` is nonzero, a word of BF16 weights is loaded once for
- * both. If it is 0, compilers may load the word twice; for one token, this was faster. */
+/* Returns the odd and the even weights of one half of a chunk. If `once` is nonzero, a word of BF16 weights is loaded
+ * once for both. If it is 0, compilers may load the word twice; for one token, this was faster. */
 ALWAYS_INLINE struct weights weights_of(enum tile_source source, const char *w, size_t half, int once)
 {
     const float *f = (const float *)(const void *)w;
@@ -44,7 +46,8 @@ ALWAYS_INLINE void prefetch_weights(enum tile_source source, const char *w, size
         _mm_prefetch(w + ahead + 64, _MM_HINT_T0);
 }
 
-/* The same, but of odd and even weights only the one that is used is loaded, and no register holds the mask of the odd ones. */
+/* The same, but of odd and even weights only the one that is used is loaded, and no register holds the mask of the odd
+ * ones. */
 ALWAYS_INLINE __m256 weights_again(enum tile_source source, const char *w, int odd)
 {
     static const uint32_t mask[8] __attribute__((aligned(32))) = {0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
@@ -94,7 +97,8 @@ ALWAYS_INLINE __m256 fused(__m256 a, __m256 w, __m256 x)
     return a;
 }
 
-/* Folds four sums. The first is stored at y, the others b, c and d floats behind it. If `count` is 3, the last is not stored. */
+/* Folds four sums. The first is stored at y, the others b, c and d floats behind it. If `count` is 3, the last is not
+ * stored. */
 ALWAYS_INLINE void put_four(float *y, size_t b, size_t c, size_t d, const __m256 a[4], int count, int first)
 {
     __m256 folded = fold_four(a[0], a[1], a[2], a[3]);
@@ -132,7 +136,8 @@ ALWAYS_INLINE void put_numbers(float *y, size_t step, __m128 v, int first)
 /* --- one token --- */
 
 /* One half of a chunk of four rows; the chunk begins `at` bytes behind w. */
-ALWAYS_INLINE void half_chunk(enum tile_source source, int half, __m256 a[4], const char *const w[4], const char *x, size_t at)
+ALWAYS_INLINE void half_chunk(enum tile_source source, int half, __m256 a[4], const char *const w[4], const char *x,
+                              size_t at)
 {
     const size_t from = (source == FROM_BF16 ? 2 * at : at) + 32 * (size_t)half;
     __m256 odd = _mm256_loadu_ps((const void *)(x + from)), even = _mm256_loadu_ps((const void *)(x + from + 64));
@@ -185,11 +190,14 @@ ALWAYS_INLINE void one_token(enum tile_source source, const struct tile *p)
 /* --- two tokens --- */
 
 /* Computes one half (0 or 1) of the sums of four rows and two tokens over a block: sums[2 * row + token]. */
-ALWAYS_INLINE void half_of_two(enum tile_source source, __m256 sums[8], const struct tile *p, const char *const w[], size_t half)
+ALWAYS_INLINE void half_of_two(enum tile_source source, __m256 sums[8], const struct tile *p, const char *const w[],
+                               size_t half)
 {
-    const size_t size = source == FROM_BF16 ? 64 : 128, half_size = source == FROM_F32 ? 64 : 32, ldx = p->ldx, prefetch = p->prefetch;
+    const size_t size = source == FROM_BF16 ? 64 : 128, half_size = source == FROM_F32 ? 64 : 32, ldx = p->ldx,
+                 prefetch = p->prefetch;
     const float *x = p->x + 8 * half;
-    const char *v[4] = {w[0] + half * half_size, w[1] + half * half_size, w[2] + half * half_size, w[3] + half * half_size};
+    const char *v[4] = {w[0] + half * half_size, w[1] + half * half_size, w[2] + half * half_size,
+                        w[3] + half * half_size};
     __m256 a[8];
     size_t at = 0, ahead = prefetch;
     UNROLL
@@ -227,7 +235,8 @@ ALWAYS_INLINE void half_of_two(enum tile_source source, __m256 sums[8], const st
         sums[n] = a[n];
 }
 
-/* Computes the numbers of four rows and two tokens over a block: those of the rows for token 0, then those for token 1. */
+/* Computes the numbers of four rows and two tokens over a block: those of the rows for token 0, then those for token
+ * 1. */
 ALWAYS_INLINE __m256 block_of_two(enum tile_source source, const struct tile *p, const char *const w[4])
 {
     __m256 low[8], high[8];
@@ -261,12 +270,14 @@ ALWAYS_INLINE void two_tokens(two_function *block, const struct tile *p)
 
 /* --- three tokens --- */
 
-/* Computes both halves of the sums of two rows and three tokens over a block: sums[6 * half + 3 * row + token]. One half alone would
- * have six sums, too few to keep the units busy. The loop is in a function of its own, because in a larger function gcc keeps sums on
- * the stack. */
-ALWAYS_INLINE void block_of_three(enum tile_source source, __m256 sums[12], const struct tile *p, const char *w0, const char *w1)
+/* Computes both halves of the sums of two rows and three tokens over a block: sums[6 * half + 3 * row + token]. One
+ * half alone would have six sums, too few to keep the units busy. The loop is in a function of its own, because in a
+ * larger function gcc keeps sums on the stack. */
+ALWAYS_INLINE void block_of_three(enum tile_source source, __m256 sums[12], const struct tile *p, const char *w0,
+                                  const char *w1)
 {
-    const size_t size = source == FROM_BF16 ? 64 : 128, half_size = source == FROM_F32 ? 64 : 32, ldx = p->ldx, prefetch = p->prefetch;
+    const size_t size = source == FROM_BF16 ? 64 : 128, half_size = source == FROM_F32 ? 64 : 32, ldx = p->ldx,
+                 prefetch = p->prefetch;
     const float *x = p->x;
     __m256 a[12];
     UNROLL
@@ -276,7 +287,8 @@ ALWAYS_INLINE void block_of_three(enum tile_source source, __m256 sums[12], cons
         UNROLL
         for (int part = 0; part < 4; part++) { /* the odd and the even weights of the low half, then of the high half */
             const size_t half = (size_t)part / 2, even = (size_t)part % 2;
-            __m256 h0 = weights_again(source, w0 + half * half_size, !even), h1 = weights_again(source, w1 + half * half_size, !even);
+            __m256 h0 = weights_again(source, w0 + half * half_size, !even),
+                   h1 = weights_again(source, w1 + half * half_size, !even);
             UNROLL
             for (size_t t = 0; t < 3; t++) {
                 __m256 u = _mm256_loadu_ps(x + t * ldx + 8 * half + 16 * even);
@@ -322,14 +334,15 @@ ALWAYS_INLINE void three_tokens(three_function *block, const struct tile *p)
 
 /* --- four to six tokens --- */
 
-/* Computes one half (0 or 1) of the sums of two rows and T tokens over a block: sums[slots * row + token]. The tokens take the place
- * of `slots` tokens, four or six. If there are fewer, one of them is used twice. */
-ALWAYS_INLINE void half_block(enum tile_source source, int slots, __m256 sums[], const struct tile *p, const char *w0, const char *w1,
-                              size_t half, size_t T)
+/* Computes one half (0 or 1) of the sums of two rows and T tokens over a block: sums[slots * row + token]. The tokens
+ * take the place of `slots` tokens, four or six. If there are fewer, one of them is used twice. */
+ALWAYS_INLINE void half_block(enum tile_source source, int slots, __m256 sums[], const struct tile *p, const char *w0,
+                              const char *w1, size_t half, size_t T)
 {
     const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx;
     const char *ahead = (half ? w1 : w0) + p->prefetch;
-    const float *x = p->x + 8 * half, *last = x + (slots == 4 ? 3 : T - 3) * ldx; /* x: tokens 0, 1 and 2; last: the other tokens */
+    const float *x = p->x + 8 * half, *last = x + (slots == 4 ? 3 : T - 3) * ldx; /* x: tokens 0, 1 and 2; last: the
+                                                                                     other tokens */
     __m256 a[12];
     w0 += (source == FROM_F32 ? 64 : 32) * half;
     w1 += (source == FROM_F32 ? 64 : 32) * half;
@@ -409,7 +422,8 @@ ALWAYS_INLINE void four_tokens(four_function *block, const struct tile *p)
 
 /* --- five and six tokens --- */
 
-typedef void half_function(__m256 sums[12], const struct tile *p, const char *w0, const char *w1, size_t half, size_t T);
+typedef void half_function(__m256 sums[12], const struct tile *p, const char *w0, const char *w1, size_t half,
+                           size_t T);
 
 /* All rows of every tile by T tokens, two rows at a time. */
 ALWAYS_INLINE void six_tokens(half_function *half_of, size_t T, const struct tile *p)
@@ -444,12 +458,13 @@ ALWAYS_INLINE void six_tokens(half_function *half_of, size_t T, const struct til
     { \
         return block_of_four(source, p, w0, w1); \
     } \
-    static __attribute__((noinline)) void name##_half_6(__m256 sums[12], const struct tile *p, const char *w0, const char *w1, \
-                                                        size_t half, size_t T) \
+    static __attribute__((noinline)) void name##_half_6(__m256 sums[12], const struct tile *p, const char *w0, \
+                                                        const char *w1, size_t half, size_t T) \
     { \
         half_block(source, 6, sums, p, w0, w1, half, T); \
     } \
-    static __attribute__((noinline)) void name##_block_3(__m256 sums[12], const struct tile *p, const char *w0, const char *w1) \
+    static __attribute__((noinline)) void name##_block_3(__m256 sums[12], const struct tile *p, const char *w0, \
+                                                         const char *w1) \
     { \
         block_of_three(source, sums, p, w0, w1); \
     } \
@@ -473,11 +488,17 @@ static void tile(size_t T, const struct tile *p)
         (T == 1 ? one : T == 2 ? two : T == 3 ? three : four)[p->source](p);
 }
 
-#define LOOPS(most, parts)                                                                                                   \
-    {                                                                                                                        \
-        .tokens = most, .parts_from = parts, .tile = tile, .strip_tokens = 6, .strip = avx2_strip, .decode = avx2_decode,     \
-        .decode_i4 = avx2_decode_i4, .decode_f4 = avx2_decode_f4, .decode_cache_q8 = avx2_decode_cache_q8, .pack = avx2_pack   \
-    }
+#define LOOPS(most, parts) \
+    {.tokens = most, \
+     .parts_from = parts, \
+     .tile = tile, \
+     .strip_tokens = 6, \
+     .strip = avx2_strip, \
+     .decode = avx2_decode, \
+     .decode_i4 = avx2_decode_i4, \
+     .decode_f4 = avx2_decode_f4, \
+     .decode_cache_q8 = avx2_decode_cache_q8, \
+     .pack = avx2_pack}
 
 /* docs/MEASUREMENTS.md, "Tiles of BF16 weights", has the reasons. */
 const struct vector_loops *avx2_loops(void)

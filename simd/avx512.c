@@ -23,7 +23,8 @@ static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, siz
     tiled_fma_rows(&loops_avx512, y, ldy, w, c0, c1, x, ldx, T, scratch, 1);
 }
 
-static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                      void *scratch)
 {
     tiled_fma_outer(&loops_avx512, y, ldy, w, x, ldx, T, scratch);
 }
@@ -57,7 +58,10 @@ static float dot(const float *a, const float *b, size_t K)
 }
 
 /* The larger, where a NaN never wins (it only stays as the start value): as scalar.c compares. */
-ALWAYS_INLINE __m512 larger(__m512 m, __m512 x) { return _mm512_mask_mov_ps(m, _mm512_cmp_ps_mask(x, m, _CMP_GT_OQ), x); }
+ALWAYS_INLINE __m512 larger(__m512 m, __m512 x)
+{
+    return _mm512_mask_mov_ps(m, _mm512_cmp_ps_mask(x, m, _CMP_GT_OQ), x);
+}
 
 static float softmax_block(float *p, const float *s, size_t n, float *sum)
 {
@@ -65,7 +69,8 @@ static float softmax_block(float *p, const float *s, size_t n, float *sum)
     for (size_t j = 0; j < n; j += 16)
         m = larger(m, _mm512_mask_loadu_ps(first, below(n - j), s + j));
     for (int h = 8; h; h >>= 1) {
-        __m512i other = _mm512_xor_si512(_mm512_set1_epi32(h), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+        __m512i other = _mm512_xor_si512(_mm512_set1_epi32(h),
+                                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
         m = larger(m, _mm512_permutexvar_ps(other, m));
     }
     m = _mm512_add_ps(m, _mm512_setzero_ps()); /* a maximum of -0 becomes +0 */
@@ -98,18 +103,34 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     }
 }
 
-#define TABLE(product_of_bf16, product_of_quantized, scores_of_index, that_variant)                                                     \
-    {                                                                                                                  \
-        .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                         \
-        .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto}, \
-        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,                           \
-        .matmul_bf16 = product_of_bf16,                          \
-        .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantized = product_of_quantized, .index_scores = scores_of_index, .dot = dot,     \
-        .pack = pack, .narrow = narrow, .quantize = avx2_quantize,                                                     \
-        .count_from = count_from, .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \
-        .exp = exp_f32, .silu_mul = silu_mul,                                                                          \
+#define TABLE(product_of_bf16, product_of_quantized, scores_of_index, that_variant) \
+    { \
+        .name = "avx512", \
+        .variant = that_variant, \
+        .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul}, \
+        .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, \
+                          fma_rows_onto}, \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, \
+        .fma_rows_cache_q8 = fma_rows, \
+        .fma_outer = fma_outer, \
+        .matmul_bf16 = product_of_bf16, \
+        .learns_magnitudes = product_of_bf16 != matmul_bf16, \
+        .matmul_quantized = product_of_quantized, \
+        .index_scores = scores_of_index, \
+        .dot = dot, \
+        .pack = pack, \
+        .narrow = narrow, \
+        .quantize = avx2_quantize, \
+        .count_from = count_from, \
+        .axpy = axpy, \
+        .scale = scale, \
+        .divide = divide, \
+        .softmax_block = softmax_block, \
+        .exp = exp_f32, \
+        .silu_mul = silu_mul, \
     }
 
 const struct kernels kernels_avx512 = TABLE(matmul_bf16, avx2_matmul_quantized, avx512_index_scores, NULL);
 const struct kernels kernels_avx512_vnni = TABLE(matmul_bf16, avx512_matmul_quantized, avx512_index_scores, "vnni");
-const struct kernels kernels_avx512_bf16 = TABLE(avx512_matmul_bf16_pairs, avx512_matmul_quantized, avx512_index_scores_bf16, "bf16");
+const struct kernels kernels_avx512_bf16 = TABLE(avx512_matmul_bf16_pairs, avx512_matmul_quantized,
+                                                 avx512_index_scores_bf16, "bf16");

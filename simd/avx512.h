@@ -43,8 +43,8 @@ ALWAYS_INLINE __m512 even_f32(__m512 low, __m512 high)
  * index into the table is the low five bits of the code: 0..7 if e is 0, and 31 for the NaN, 0x7f. */
 ALWAYS_INLINE __m512i e4m3_to_bf16(__m256i codes)
 {
-    const __m512i table = _mm512_setr_epi32(0x3b000000, 0x3bc03b80, 0x3c203c00, 0x3c603c40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                                            0, 0x7fc00000);
+    const __m512i table = _mm512_setr_epi32(0x3b000000, 0x3bc03b80, 0x3c203c00, 0x3c603c40, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                            0, 0, 0x7fc00000);
     const __m512i seven_bits = _mm512_set1_epi16(0x7f);
     __m512i code = _mm512_cvtepu8_epi16(codes);
     __m512i magnitude = _mm512_and_si512(code, seven_bits);
@@ -79,9 +79,9 @@ ALWAYS_INLINE float fold16(__m512 a)
 #define opaque(p) __asm__("" : "+r"(p))
 
 /* Each addition folds several vectors of sums at once, in the order of rule 1. With one vector per addition, folding
- * would be slow: it would take a tenth of the time that a tile takes. fold_8 and fold_4 add whole 128-bit quarters of registers:
- * lanes l and l+8, then lanes l and l+4. fold_2 and fold_1 add lanes inside of the quarters: lanes l and l+2, then
- * lanes l and l+1. */
+ * would be slow: it would take a tenth of the time that a tile takes. fold_8 and fold_4 add whole 128-bit quarters of
+ * registers: lanes l and l+8, then lanes l and l+4. fold_2 and fold_1 add lanes inside of the quarters: lanes l and
+ * l+2, then lanes l and l+1. */
 ALWAYS_INLINE __m512 fold_8(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
@@ -122,8 +122,9 @@ ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS]
     __m512 rows_01 = fold_4(fold_8(a[0][t], a[0][t1]), fold_8(a[1][t], a[1][t1]));
     __m512 rows_23 = fold_4(fold_8(a[2][t], a[2][t1]), fold_8(a[3][t], a[3][t1]));
     __m512 both = fold_2(rows_01, rows_23);
-    /* `both` now has four quarters of four numbers. The quarters belong to rows 0 and 2 for t, rows 0 and 2 for t1, rows 1
-     * and 3 for t, rows 1 and 3 for t1. In each quarter, fold_1 leaves the two sums, and then the same two sums again. */
+    /* `both` now has four quarters of four numbers. The quarters belong to rows 0 and 2 for t, rows 0 and 2 for t1,
+     * rows 1 and 3 for t, rows 1 and 3 for t1. In each quarter, fold_1 leaves the two sums, and then the same two sums
+     * again. */
     both = fold_1(both, both);
     const __m512i index = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm256_storeu_ps(sums[0], _mm512_castps512_ps256(_mm512_permutexvar_ps(index, both)));
@@ -145,11 +146,13 @@ extern const struct vector_loops loops_avx512;
 void avx512_strip(size_t T, const struct strip *s);
 
 /* For CPUs with AVX512-BF16; defined in avx512_bf16.c. */
-void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
-                              size_t ldx, size_t T, void *scratch);
+void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                              const uint16_t *x, size_t ldx, size_t T, void *scratch);
 /* Kernel `index_scores`; defined in avx512_index.c and, for CPUs with AVX512-BF16, in avx512_bf16_index.c. */
-void avx512_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
-void avx512_index_scores_bf16(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+void avx512_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                         void *scratch);
+void avx512_index_scores_bf16(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                              void *scratch);
 /* index_loops.transpose for 32 keys; defined in avx512_index.c. */
 void avx512_transpose(float *out, const float *rows, size_t terms);
 /* For CPUs with VNNI; defined in avx512_vnni.c. AVX-512 CPUs without VNNI use avx2_matmul_quantized. */

@@ -1,13 +1,13 @@
 /* simd/avx512_bf16.c -- precision bf16 with AVX512-BF16.
  *
- * vdpbf16ps takes a pair of products into a sum as two fmas, the odd element's first, each rounded to nearest even: rule 1's
- * order (measured on 120 million random cases; the manual's description agrees). It flushes subnormals whatever MXCSR says,
- * which cannot act while every |w| and |x| that is not 0 is 2^-56 or more: then each product, and so each sum, is a multiple
- * of 2^-126. Rows with a smaller weight take the fmas of avx512_tiles.c. */
+ * vdpbf16ps takes a pair of products into a sum as two fmas, the odd element's first, each rounded to nearest even:
+ * rule 1's order (measured on 120 million random cases; the manual's description agrees). It flushes subnormals
+ * whatever MXCSR says, which cannot act while every |w| and |x| that is not 0 is 2^-56 or more: then each product, and
+ * so each sum, is a multiple of 2^-126. Rows with a smaller weight take the fmas of avx512_tiles.c. */
 #include "simd/avx512.h"
 
-/* On Intel's Sapphire Rapids, vdpbf16ps computes half as many products as fma in the same time (measured with machine_bf16); on
- * AMD's CPU of the prototypes, 1.8 times as many. Up to FEW tokens, both wait for the weights. */
+/* On Intel's Sapphire Rapids, vdpbf16ps computes half as many products as fma in the same time (measured with
+ * machine_bf16); on AMD's CPU of the prototypes, 1.8 times as many. Up to FEW tokens, both wait for the weights. */
 #define FEW 12
 
 /* the tile whose weights are `at` bytes behind those of the first */
@@ -85,8 +85,8 @@ static int has_tiny(const struct weight_view *w, size_t n0, size_t n1)
     return 0;
 }
 
-void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
-                              size_t ldx, size_t T, void *scratch)
+void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                              const uint16_t *x, size_t ldx, size_t T, void *scratch)
 {
     struct vector_loops loops = loops_avx512;
     if (w->type != WEIGHT_BF16) { /* I4 */

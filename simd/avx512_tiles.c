@@ -27,7 +27,8 @@ ALWAYS_INLINE __m512 fused(__m512 a, __m512 w, __m512 x)
 }
 
 /* The sums of one tile. x3 is the vector of token 3, so that few registers hold addresses. */
-ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p, const char *const rows[])
+ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p,
+                           const char *const rows[])
 {
     const char *w[TILE_ROWS];
     const float *x = p->x, *x3 = x + 3 * p->ldx;
@@ -90,16 +91,18 @@ ALWAYS_INLINE void tiles_of(one_tile *sums_of, int T, const struct tile *p)
     }
 }
 
-/* Each source and T has a function of its own for the sums of one tile. In one function for all, gcc kept one to three sums on
- * the stack. */
+/* Each source and T has a function of its own for the sums of one tile. In one function for all, gcc kept one to three
+ * sums on the stack. */
 #define TILE(name, source, T) \
-    static __attribute__((noinline)) void name##_##T##_sums(float (*sums)[TILE_ROWS], const struct tile *p, const char *const w[]) \
+    static __attribute__((noinline)) void name##_##T##_sums(float(*sums)[TILE_ROWS], const struct tile *p, \
+                                                            const char *const w[]) \
     { \
         tile_of(source, T, sums, p, w); \
     } \
     static void name##_##T(const struct tile *p) { tiles_of(name##_##T##_sums, T, p); }
 #define TILES_OF(name, source) \
-    TILE(name, source, 1) TILE(name, source, 2) TILE(name, source, 3) TILE(name, source, 4) TILE(name, source, 5) TILE(name, source, 6)
+    TILE(name, source, 1) \
+    TILE(name, source, 2) TILE(name, source, 3) TILE(name, source, 4) TILE(name, source, 5) TILE(name, source, 6)
 #define TABLE_OF(name) {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6}
 TILES_OF(from_bf16, FROM_BF16)
 TILES_OF(from_f32, FROM_F32)
@@ -177,8 +180,10 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-/* The low halves of the bytes are the even elements, the high halves the odd ones. A table has the weight of each code. */
-static void decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed)
+/* The low halves of the bytes are the even elements, the high halves the odd ones. A table has the weight of each
+ * code. */
+static void decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded,
+                      int packed)
 {
     const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -201,7 +206,8 @@ static void decode_i4(float *out, const unsigned char *codes, const unsigned cha
 /* Lane l has the scale of the group of elements 2l and 2l + 1. */
 static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed)
 {
-    const __m512 numbers = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    const __m512 numbers = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f,
+                                          -2.0f, -3.0f, -4.0f, -6.0f);
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     const size_t each = f4_scales_of_a_chunk(w);
@@ -231,9 +237,12 @@ static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at,
     }
 }
 
-static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
+static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows,
+                            size_t groups)
 {
     decode_groups(out, ld, blocks, pitch, rows, groups);
 }
 
-const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip,
+                                          .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks,
+                                          .decode_cache_q8 = decode_cache_q8, .pack = pack};

@@ -1,6 +1,6 @@
 /* simd/avx512_vnni.c -- quantized matrices with VNNI: vpdpbusd adds, to each of sixteen rows' sums, four products of an
- * unsigned code with a signed x. Codes stand 128 (of Q4_0: 8) too high; the sum begins with as much less times that of x. A code of
- * IQ4_NL is replaced by the number q + 128 that it stands for. */
+ * unsigned code with a signed x. Codes stand 128 (of Q4_0: 8) too high; the sum begins with as much less times that of
+ * x. A code of IQ4_NL is replaced by the number q + 128 that it stands for. */
 #include "simd/avx512.h"
 #include "simd/quantized_tiles.h"
 
@@ -21,8 +21,8 @@ ALWAYS_INLINE __m512i four(const struct quantized_group *x, int j)
 }
 
 /* s += codes times x, elements 4j..4(j + count) */
-ALWAYS_INLINE void add_bytes(integers s, int P, int T, const unsigned char *const *codes, const struct quantized_group *const *x,
-                             int j, int count, size_t prefetch)
+ALWAYS_INLINE void add_bytes(integers s, int P, int T, const unsigned char *const *codes,
+                             const struct quantized_group *const *x, int j, int count, size_t prefetch)
 {
     UNROLL
     for (int i = j; i < j + count; i++) {
@@ -76,7 +76,8 @@ ALWAYS_INLINE __m512 add_scaled(__m512 acc, __m512i s, __m512 scale, const struc
 
 /* One group of panels: scales, and codes at w. */
 ALWAYS_INLINE void group_of_panels(enum panel_kind kind, floats acc, int P, int T, const unsigned char *const *scales,
-                                   const unsigned char *const *codes, const struct quantized_group *const *x, size_t prefetch)
+                                   const unsigned char *const *codes, const struct quantized_group *const *x,
+                                   size_t prefetch)
 {
     integers s;
     const int above_8 = panel_has_4_bits(kind) && kind != PANEL_IQ4_NL;
@@ -98,7 +99,8 @@ ALWAYS_INLINE void group_of_panels(enum panel_kind kind, floats acc, int P, int 
     }
 }
 
-ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantized_tile *tile)
+ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS],
+                                  const struct quantized_tile *tile)
 {
     const size_t size = panel_has_4_bits(kind) ? 256 : 512;
     const unsigned char *w[TILE_PANELS], *upper[TILE_PANELS], *codes[TILE_PANELS];
@@ -124,8 +126,10 @@ ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*su
     FOR_PANELS FOR_ROWS _mm512_store_ps(sums[p * T + t], acc[p][t]);
 }
 
-/* Panels that were taken apart, and what only they have: minimums; two scales, with the sums of x that belong to each half. */
-ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantized_tile *tile)
+/* Panels that were taken apart, and what only they have: minimums; two scales, with the sums of x that belong to each
+ * half. */
+ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS],
+                                const struct quantized_tile *tile)
 {
     const struct open_panel *w[TILE_PANELS];
     const unsigned char *codes[TILE_PANELS];
@@ -153,7 +157,9 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
                 FOR_ROWS
                 {
                     __m512 d = _mm512_set1_ps(x[t]->d);
-                    FOR_PANELS acc[p][t] = _mm512_fnmadd_ps(of_x[t], _mm512_mul_ps(_mm512_loadu_ps(w[p]->minimum[g][half]), d), acc[p][t]);
+                    FOR_PANELS acc[p][t] = _mm512_fnmadd_ps(of_x[t],
+                                                            _mm512_mul_ps(_mm512_loadu_ps(w[p]->minimum[g][half]), d),
+                                                            acc[p][t]);
                 }
         }
         FOR_ROWS x[t]++;
@@ -161,7 +167,8 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
     FOR_PANELS FOR_ROWS _mm512_store_ps(sums[p * T + t], acc[p][t]);
 }
 
-ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantized_tile *tile)
+ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS],
+                           const struct quantized_tile *tile)
 {
     if (panel_is_open(kind))
         tile_of_open(kind, P, T, sums, tile);
@@ -169,7 +176,8 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PAN
         tile_of_panels(kind, P, T, sums, tile);
 }
 
-ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
+ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T,
+                             const struct quantized_tile *tile)
 {
     switch (P * 8 + T) {
     case 8 + 1: tile_of(kind, 1, 1, sums, tile); break;

@@ -1,5 +1,5 @@
-/* simd/avx512_vnni_open.c -- quantized matrices as a file has them, with VNNI: sixteen rows at a time are taken apart, into an open
- * panel or, for few rows of x, straight into their sums. */
+/* simd/avx512_vnni_open.c -- quantized matrices as a file has them, with VNNI: sixteen rows at a time are taken apart,
+ * into an open panel or, for few rows of x, straight into their sums. */
 #include "simd/avx512.h"
 
 #define LANES 4
@@ -47,7 +47,8 @@ struct avx512_taker {
     __m512 acc[FEW_ROWS_OF_X];
 };
 
-ALWAYS_INLINE __m512i sum_of(__m512i s, const struct open_group *group, const struct quantized_group *x, int j, int count)
+ALWAYS_INLINE __m512i sum_of(__m512i s, const struct open_group *group, const struct quantized_group *x, int j,
+                             int count)
 {
     UNROLL
     for (int i = j; i < j + count; i++) {
@@ -90,7 +91,8 @@ ALWAYS_INLINE void take(struct avx512_taker *to, size_t g, enum weight_type type
 
 /* --- every type --- */
 
-void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
+void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group,
+                 size_t groups)
 {
     const unsigned char *at[SLICE];
     struct avx512_taker to = {.panel = panel};
@@ -98,8 +100,8 @@ void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t r
     take_any(&to, w, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
 }
 
-void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
-                const struct quantized_group *x, size_t ldx, size_t T)
+void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group,
+                size_t groups, const struct quantized_group *x, size_t ldx, size_t T)
 {
     const unsigned char *at[SLICE];
     struct avx512_taker to = {.x = x, .T = T, .ldx = ldx};

@@ -47,8 +47,8 @@ static inline float e4m3_to_f32(uint8_t code)
     return bits_to_f32(sign | (exponent + 120) << 23 | fraction << 20);
 }
 
-/* Rounds x to E4M3, to nearest, ties to even; |x| is at most 448. It has no branch, so that compilers can vectorise loops that
- * call it. Numbers below 2^-6 are subnormal: adding 1.5 * 2^14 rounds them to multiples of 2^-9. */
+/* Rounds x to E4M3, to nearest, ties to even; |x| is at most 448. It has no branch, so that compilers can vectorise
+ * loops that call it. Numbers below 2^-6 are subnormal: adding 1.5 * 2^14 rounds them to multiples of 2^-9. */
 static inline uint8_t f32_to_e4m3(float x)
 {
     uint32_t bits = f32_to_bits(x), magnitude = bits & 0x7fffffff;
@@ -71,8 +71,8 @@ static inline float group_scale(const struct weight_view *w, size_t group)
     return bf16_to_f32(bits);
 }
 
-/* Rounds x to BF16, to nearest, ties to even. A NaN stays a NaN. It has no branch, so that compilers can vectorise loops that
- * call it. */
+/* Rounds x to BF16, to nearest, ties to even. A NaN stays a NaN. It has no branch, so that compilers can vectorise
+ * loops that call it. */
 static inline float round_to_bf16(float x)
 {
     uint32_t bits = f32_to_bits(x), rounded = bits + 0x7fff + (bits >> 16 & 1);
@@ -87,11 +87,12 @@ static inline float weight_i4(const struct weight_view *w, size_t at)
     return w->rounded ? round_to_bf16(weight) : weight;
 }
 
-/* Sets weights[code] to the weight of each code in group `group` of an F4 matrix; the groups of all rows are numbered in one
- * sequence. */
+/* Sets weights[code] to the weight of each code in group `group` of an F4 matrix; the groups of all rows are numbered
+ * in one sequence. */
 static inline void f4_weights(float weights[16], const struct weight_view *w, size_t group)
 {
-    static const float e2m1[16] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    static const float e2m1[16] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f,
+                                   -3.0f, -4.0f, -6.0f};
     unsigned code = ((const uint8_t *)w->group_scale)[group];
     float scale, factor = 1.0f;
     if (w->group_size == 32) {

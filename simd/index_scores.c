@@ -1,4 +1,5 @@
-/* simd/index_scores.c -- kernel `index_scores`: the loop over tiles of keys, which all vector instruction sets share. */
+/* simd/index_scores.c -- kernel `index_scores`: the loop over tiles of keys, which all vector instruction sets
+ * share. */
 #include "simd/index_scores.h"
 
 #define MOST_HEADS 128 /* the largest number of heads in one loop over the tiles */
@@ -11,9 +12,10 @@ struct index_work {
 };
 _Static_assert(sizeof(struct index_work) <= KERNEL_SCRATCH, "kernels.h promises too little");
 
-/* Decodes and transposes the keys of the tile that begins at key `first`. If the last tile has too few keys, its last key is repeated. */
-static void open_keys(const struct vector_loops *v, const struct index_loops *loops, struct index_work *work, const struct index_view *keys,
-                      size_t first, size_t terms)
+/* Decodes and transposes the keys of the tile that begins at key `first`. If the last tile has too few keys, its last
+ * key is repeated. */
+static void open_keys(const struct vector_loops *v, const struct index_loops *loops, struct index_work *work,
+                      const struct index_view *keys, size_t first, size_t terms)
 {
     for (size_t j = 0; j < loops->keys; j++) {
         const char *row = index_key(keys, min_size(first + j, keys->count - 1));
@@ -37,8 +39,9 @@ static void make_pairs(float *pairs, const float *packed, size_t n)
 }
 
 /* Adds the products of H heads to the scores of a tile that begins at key `first`. */
-static void add_tile(const struct vector_loops *v, const struct index_loops *loops, struct index_work *work, float *score,
-                     const struct index_view *keys, size_t first, const float *q, const float *w, size_t H)
+static void add_tile(const struct vector_loops *v, const struct index_loops *loops, struct index_work *work,
+                     float *score, const struct index_view *keys, size_t first, const float *q, const float *w,
+                     size_t H)
 {
     size_t n = min_size(loops->keys, keys->count - first), terms = loops->pairs ? keys->dim / 2 : keys->dim;
     open_keys(v, loops, work, keys, first, terms);
@@ -47,8 +50,8 @@ static void add_tile(const struct vector_loops *v, const struct index_loops *loo
     memcpy(score + first, work->acc, n * sizeof *score);
 }
 
-void tiled_index_scores(const struct vector_loops *v, const struct index_loops *loops, float *score, const struct index_view *keys, const float *q,
-                        const float *w, size_t H, void *scratch)
+void tiled_index_scores(const struct vector_loops *v, const struct index_loops *loops, float *score,
+                        const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch)
 {
     struct index_work *work = scratch;
     memset(work->acc, 0, sizeof work->acc);

@@ -1,9 +1,10 @@
 /* simd/index_scores.h -- kernel `index_scores`: what all vector instruction sets share (private to simd/).
  *
- * Each lane of a register belongs to one key. So each of the sixteen partial sums of rule 1 has its own register, the fold adds
- * whole registers, and one fma per head adds to the scores of many keys. First, the keys are decoded and transposed: term i of
- * key j is keys[i * K + j], where K is the number of keys of a tile. Terms are either f32 numbers in packed order, or pairs of BF16
- * numbers in natural order. In both cases, the terms l, l + 16, l + 32 ... belong to partial sum l, and are added in this order. */
+ * Each lane of a register belongs to one key. So each of the sixteen partial sums of rule 1 has its own register, the
+ * fold adds whole registers, and one fma per head adds to the scores of many keys. First, the keys are decoded and
+ * transposed: term i of key j is keys[i * K + j], where K is the number of keys of a tile. Terms are either f32 numbers
+ * in packed order, or pairs of BF16 numbers in natural order. In both cases, the terms l, l + 16, l + 32 ... belong to
+ * partial sum l, and are added in this order. */
 #ifndef VB_INDEX_SCORES_H
 #define VB_INDEX_SCORES_H
 
@@ -22,7 +23,7 @@ struct index_loops {
     void (*sums)(float *acc, const float *keys, const float *q, const float *w, size_t H, size_t terms);
 };
 
-void tiled_index_scores(const struct vector_loops *v, const struct index_loops *loops, float *score, const struct index_view *keys, const float *q,
-                        const float *w, size_t H, void *scratch);
+void tiled_index_scores(const struct vector_loops *v, const struct index_loops *loops, float *score,
+                        const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
 
 #endif

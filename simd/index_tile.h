@@ -3,7 +3,8 @@
  * A file of an instruction set includes this header after it has defined
  *
  *     vec, LANES               a register of f32, and the number of its lanes
- *     VECTORS, HEADS           a tile is VECTORS registers of keys by HEADS heads, and its sums are in VECTORS * HEADS registers
+ *     VECTORS, HEADS           a tile is VECTORS registers of keys by HEADS heads, and its sums are in VECTORS * HEADS
+ *                              registers
  *     vec_zero, vec_load, vec_store, vec_all (one number in all lanes), vec_add
  *     vec_fma(a, b, c)         a * b + c, rounded once
  *     vec_relu(x)              0 > x ? 0 : x, also for NaN and -0
@@ -18,9 +19,9 @@ _Static_assert(KEYS <= INDEX_MOST_KEYS, "index_scores.h has too little room");
 
 /* Computes the dots of the tile's keys and `heads` queries.
  *
- * The fold of rule 1 is a binary tree. From left to right, its leaves are the partial sums in the order of their bit-reversed numbers
- * (four bits), and they are computed in this order. level[b] holds the sum of a left branch with 2^b leaves until the right branch
- * is computed. */
+ * The fold of rule 1 is a binary tree. From left to right, its leaves are the partial sums in the order of their
+ * bit-reversed numbers (four bits), and they are computed in this order. level[b] holds the sum of a left branch with
+ * 2^b leaves until the right branch is computed. */
 ALWAYS_INLINE void dots_of_tile(vec dot[HEADS][VECTORS], int heads, const float *keys, const float *q, size_t terms)
 {
     static const uint8_t leaves[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
@@ -58,7 +59,8 @@ ALWAYS_INLINE void dots_of_tile(vec dot[HEADS][VECTORS], int heads, const float 
         dot[i / VECTORS][i % VECTORS] = level[4][i / VECTORS][i % VECTORS];
 }
 
-ALWAYS_INLINE void add_heads(vec acc[VECTORS], int heads, const float *keys, const float *q, const float *w, size_t terms)
+ALWAYS_INLINE void add_heads(vec acc[VECTORS], int heads, const float *keys, const float *q, const float *w,
+                             size_t terms)
 {
     vec dot[HEADS][VECTORS];
     dots_of_tile(dot, heads, keys, q, terms);

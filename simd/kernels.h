@@ -28,7 +28,8 @@
  * fma_rows_onto and fma_outer continue the sums that y holds. Gradients are such sums (ops/backward/backward.h).
  *
  * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), and I8 is
- * fl32(code * scale), with one rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct weight_view defines F4.
+ * fl32(code * scale), with one rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct
+ * weight_view defines F4.
  *
  * Rule 2 defines the dot product for quantized weights. x is quantized too, in groups of 32 (struct quantized_group). A
  * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw
@@ -38,8 +39,8 @@
  *     acc = fma((float)sum(q_w * q_x), sw * sx, acc)           the integer sum is exact; sw * sx is rounded once
  *     acc = fma(-(float)sum(q_x), mw * sx, acc)                only for types with minimums
  *
- * If a type has a scale for each 16 weights, the fma or the two fmas are computed for the lower 16 weights and numbers of
- * the group, and then for the upper 16. The sums of the blocks are added as in rule 1.
+ * If a type has a scale for each 16 weights, the fma or the two fmas are computed for the lower 16 weights and numbers
+ * of the group, and then for the upper 16. The sums of the blocks are added as in rule 1.
  *
  * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0.
  * The products are added in the order of rule 1. If, in addition, every nonzero weight of a matrix is at least 2^-56 in
@@ -88,14 +89,14 @@ static inline int weight_is_quantized(enum weight_type type) { return type >= WE
  *
  * An I8 matrix has codes from -128 to 127. Its scales are found like those of an F8_E4M3 matrix.
  *
- * An I4 matrix has codes of 4 bits. Byte b of a row has the code of column 2b in its low half, and the code of column 2b+1 in its
- * high half. There is one scale for each 32 weights of a row. `stride` is a multiple of 32.
+ * An I4 matrix has codes of 4 bits. Byte b of a row has the code of column 2b in its low half, and the code of column
+ * 2b+1 in its high half. There is one scale for each 32 weights of a row. `stride` is a multiple of 32.
  *
- * An F4 matrix has codes of E2M1, two in a byte as in I4: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and from 8 on the same with a minus
- * sign. MXFP4 has group_size 32: the scale of a group is 2^(e-127), where e is a byte and 255 is NaN, and a weight is the product
- * e2m1 * scale. NVFP4 has group_size 16: the scale is E4M3, and there is one f32 number t for the whole matrix (tensor_scale). If
- * `divides` is 0, a weight is fl32((e2m1 * scale) * t), where the first product is exact. If `divides` is 1, it is
- * fl32(e2m1 * fl32(scale / t)).
+ * An F4 matrix has codes of E2M1, two in a byte as in I4: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and from 8 on the same with a
+ * minus sign. MXFP4 has group_size 32: the scale of a group is 2^(e-127), where e is a byte and 255 is NaN, and a
+ * weight is the product e2m1 * scale. NVFP4 has group_size 16: the scale is E4M3, and there is one f32 number t for the
+ * whole matrix (tensor_scale). If `divides` is 0, a weight is fl32((e2m1 * scale) * t), where the first product is
+ * exact. If `divides` is 1, it is fl32(e2m1 * fl32(scale / t)).
  *
  * The rows of a quantized matrix consist of GGUF blocks (quantized.h); `cols` and `stride` are then multiples of the
  * number of weights in a block. Q8_0, Q4_0, IQ4_NL, Q4_BF16 and Q8_F32 matrices may consist of panels instead. */
@@ -109,14 +110,17 @@ struct weight_view {
                                   stride/group_size for each row */
     size_t group_size;         /* F4 only: 16 (NVFP4) or 32 (MXFP4) */
     float tensor_scale;        /* NVFP4, GGUF_NVFP4, and F4 with group_size 16 only */
-    int divides;               /* NVFP4, and F4 with group_size 16 only: nonzero if scales are divided by tensor_scale */
+    int divides;               /* NVFP4, and F4 with group_size 16 only: nonzero if scales are divided by
+                                  tensor_scale */
     int rounded;               /* I4 and F4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
-    int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
-    int panels;                /* types with panels only (weight_has_panels): nonzero if `data` points to panels (quantized.h), which
-                                  are 64-byte aligned */
+    int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache
+                                  are) */
+    int panels;                /* types with panels only (weight_has_panels): nonzero if `data` points to panels
+                                  (quantized.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
     struct weight_ahead *ahead; /* what is read after this matrix, or NULL; no bit depends on it */
-    unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */
+    unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be
+                                  NULL */
 };
 
 /* Keys of an indexer (rule 9): rows of an index cache (ops/indexer.h). Key i is row number slots[i]. */
@@ -124,12 +128,13 @@ struct index_view {
     const void *rows;
     const int32_t *slots;
     size_t count, dim; /* dim: D, a multiple of 32, at most INDEX_MAX_DIM */
-    int codes;         /* 1: a row has D codes of E4M3, and then their scale as f32. 0: D numbers of type f32, in natural order */
+    int codes;         /* 1: a row has D codes of E4M3, and then their scale as f32. 0: D numbers of type f32, in
+                          natural order */
 };
 #define INDEX_MAX_DIM 128
 
-/* Memory [at, end) that the caller will read soon. fma_rows may prefetch it, evenly while it computes, so that the memory
- * is busy meanwhile. It advances `at` behind what it has prefetched. */
+/* Memory [at, end) that the caller will read soon. fma_rows may prefetch it, evenly while it computes, so that the
+ * memory is busy meanwhile. It advances `at` behind what it has prefetched. */
 struct weight_ahead {
     const char *at, *end;
 };
@@ -139,14 +144,18 @@ struct weight_ahead {
 enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* no: all are >= 2^-56 */, MAGNITUDES_TINY };
 
 /* Returns the length of x [K] in packed order. In packed order, each chunk of 32 numbers has first its 16 odd elements
- * and then its 16 even elements, and x is padded with +0 to whole chunks. The order without packing is called natural. */
+ * and then its 16 even elements, and x is padded with +0 to whole chunks. The order without packing is called
+ * natural. */
 static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
 /* Returns where number k of x is in packed order. */
-static inline size_t packed_place(size_t k) { return k / DOT_CHUNK * DOT_CHUNK + (k % 2 ? 0 : DOT_CHUNK / 2) + k % DOT_CHUNK / 2; }
+static inline size_t packed_place(size_t k)
+{
+    return k / DOT_CHUNK * DOT_CHUNK + (k % 2 ? 0 : DOT_CHUNK / 2) + k % DOT_CHUNK / 2;
+}
 
 /* 32 quantized numbers of x (rule 2). Let m be the largest |x|. Normally d = m / 127 and q = x * (127 / m), rounded to
- * nearest, ties to even. If m < 2^-100, d and all q are 0. If one of the numbers is not finite, d is NaN and all q are 0,
- * so that every sum with this group is NaN. */
+ * nearest, ties to even. If m < 2^-100, d and all q are 0. If one of the numbers is not finite, d is NaN and all q are
+ * 0, so that every sum with this group is NaN. */
 struct quantized_group {
     float d;
     int32_t sum, upper; /* the sum of q, and the sum of q[16..31] for types with a scale for each 16 weights */
@@ -173,7 +182,8 @@ static inline void quantized_group_sums(struct quantized_group *g)
 
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
-    const char *variant; /* names the extra CPU feature that this table needs: "bf16" (AVX512-BF16 and VNNI), "vnni", "dotprod", "i8mm"; or NULL */
+    const char *variant; /* names the extra CPU feature that this table needs: "bf16" (AVX512-BF16 and VNNI), "vnni",
+                            "dotprod", "i8mm"; or NULL */
     int learns_magnitudes; /* nonzero if matmul_bf16 reads and sets weight_view.magnitudes */
 
     /* All members from here on are pointers to functions, and none of them is NULL in any table, as the test checkasm
@@ -186,31 +196,35 @@ struct kernels {
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* Does what matmul does, for BF16, I4 and F4 weights in precision bf16. x holds BF16 numbers in natural order, as `narrow`
-     * writes them, and ldx counts these numbers. If learns_magnitudes is nonzero and *w->magnitudes is
-     * MAGNITUDES_UNKNOWN, the function looks for a nonzero weight smaller than 2^-56 in magnitude in rows [n0, n1).
-     * If it finds such a weight, it sets *w->magnitudes to MAGNITUDES_TINY. If the value is still MAGNITUDES_UNKNOWN
-     * after all rows of w have been multiplied, the caller may set it to MAGNITUDES_ORDINARY. */
+    /* Does what matmul does, for BF16, I4 and F4 weights in precision bf16. x holds BF16 numbers in natural order, as
+     * `narrow` writes them, and ldx counts these numbers. If learns_magnitudes is nonzero and *w->magnitudes is
+     * MAGNITUDES_UNKNOWN, the function looks for a nonzero weight smaller than 2^-56 in magnitude in rows [n0, n1). If
+     * it finds such a weight, it sets *w->magnitudes to MAGNITUDES_TINY. If the value is still MAGNITUDES_UNKNOWN after
+     * all rows of w have been multiplied, the caller may set it to MAGNITUDES_ORDINARY. */
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch);
 
-    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for quantized weights (rule 2). x has T rows of groups, ldx groups apart. */
+    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for quantized weights (rule 2). x has T rows of groups, ldx groups
+     *                                        apart. */
     void (*matmul_quantized)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                              const struct quantized_group *x, size_t ldx, size_t T, void *scratch);
 
     /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
-     * x is in natural order. Each sum starts at +0 and adds one fma for each n, in ascending order. c0 is a multiple of 32.
-     * If w->rows is 0, y is +0. */
+     * x is in natural order. Each sum starts at +0 and adds one fma for each n, in ascending order. c0 is a multiple of
+     * 32. If w->rows is 0, y is +0. */
     void (*fma_rows[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
                                    const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* Does what fma_rows does, except that each sum starts at the number that y holds. If w->rows is 0, y does not change. */
+    /* Does what fma_rows does, except that each sum starts at the number that y holds. If w->rows is 0, y does not
+     * change. */
     void (*fma_rows_onto[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
                                         const float *x, size_t ldx, size_t T, void *scratch);
 
     /* y[t*ldy + c] += sum_n x[n*ldx + t] * w[n, c]   for all columns c of w, t in [0, T), n over w->rows
-     * Does what fma_rows_onto does, for F32 weights, but row n of x has the factors of row n of w: so y becomes y + x^T w. */
-    void (*fma_outer)(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch);
+     * Does what fma_rows_onto does, for F32 weights, but row n of x has the factors of row n of w: so y becomes y + x^T
+     * w. */
+    void (*fma_outer)(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                      void *scratch);
 
     /* Does what fma_rows does, for weights of type CACHE_Q8. Each weight is first decoded to fl32(d * q). */
     void (*fma_rows_cache_q8)(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
@@ -229,11 +243,12 @@ struct kernels {
     /* Quantizes a packed x in groups of 32 (see struct quantized_group). K is a multiple of 32. */
     void (*quantize)(struct quantized_group *y, const float *packed, size_t K);
 
-    /* score[i] = s * acc for each key i, where s is the scale of the key, or 1 if it has no codes. acc starts at +0; for each head
-     * h, ascending, acc = fma(w[h], max(dot(q[h], key), 0), acc). The dot follows rule 1. If it is NaN or -0, max leaves it as it is.
-     * q is [H, D], each query in packed order. If the keys have codes, so have the queries: their numbers are numbers of
-     * E4M3. */
-    void (*index_scores)(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+    /* score[i] = s * acc for each key i, where s is the scale of the key, or 1 if it has no codes. acc starts at +0;
+     * for each head h, ascending, acc = fma(w[h], max(dot(q[h], key), 0), acc). The dot follows rule 1. If it is NaN or
+     * -0, max leaves it as it is. q is [H, D], each query in packed order. If the keys have codes, so have the queries:
+     * their numbers are numbers of E4M3. */
+    void (*index_scores)(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                         void *scratch);
 
     /* Returns how many of the n numbers are at least `least`. */
     size_t (*count_from)(const uint32_t *x, size_t n, uint32_t least);

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#define TWELVE(one) one("0") one("1") one("2") one("3") one("4") one("5") one("6") one("7") one("8") one("9") one("10") one("11")
+#define TWELVE(one) \
+    one("0") one("1") one("2") one("3") one("4") one("5") one("6") one("7") one("8") one("9") one("10") one("11")
 
 uint64_t machine_read(const void *data, size_t bytes)
 {
@@ -25,7 +26,9 @@ uint64_t machine_read(const void *data, size_t bytes)
 
 #if defined(__x86_64__)
 
-#define CLOBBERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14"
+#define CLOBBERS \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
+        "xmm13", "xmm14"
 #define ZMM(i) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
 #define YMM(i) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" i "\n\t"
 #define XMM(i) "vfmadd231ss %%xmm12, %%xmm13, %%xmm" i "\n\t"
@@ -35,8 +38,8 @@ uint64_t machine_read(const void *data, size_t bytes)
 #define CLEAR(i) "vpxor %%xmm" i ", %%xmm" i ", %%xmm" i "\n\t"
 #define PAIRS(i) "vdpbf16ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
 
-/* Sets all registers of the loops below to ordinary numbers. Subnormals, which other code may have left there, would make an fma a
- * hundred times slower. */
+/* Sets all registers of the loops below to ordinary numbers. Subnormals, which other code may have left there, would
+ * make an fma a hundred times slower. */
 static void clear_registers(size_t lanes)
 {
     const float one = 1.0f;
@@ -99,14 +102,16 @@ double machine_integers(const char *isa, int bits, size_t steps)
 
 #define CLOBBERS "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11"
 #define QUAD(i) "fmla v" i ".4s, v12.4s, v13.4s\n\t"
-#define BYTES(i) ".inst 0x4e8d9580 + " i "\n\t" /* sdot v<i>.4s, v12.16b, v13.16b: the assembler is told of no ARMv8.2 */
+#define BYTES(i) ".inst 0x4e8d9580 + " i "\n\t" /* sdot v<i>.4s, v12.16b, v13.16b: the assembler is told of no
+                                                   ARMv8.2 */
 #define CLEAR(i) "movi v" i ".4s, #0\n\t"
 #define MATRICES(i) ".inst 0x4e8da580 + " i "\n\t" /* smmla v<i>.4s, v12.16b, v13.16b */
 
 double machine_fma(const char *isa, size_t steps)
 {
     (void)isa;
-    __asm__ volatile(TWELVE(CLEAR) CLEAR("12") CLEAR("13") : : : CLOBBERS, "v12", "v13"); /* not subnormals that other code left */
+    __asm__ volatile(TWELVE(CLEAR) CLEAR("12") CLEAR("13") : : : CLOBBERS, "v12", "v13"); /* not subnormals that other
+                                                                                             code left */
     for (size_t i = 0; i < steps; i++)
         __asm__ volatile(TWELVE(QUAD) : : : CLOBBERS);
     return 2.0 * 12.0 * 4.0 * (double)steps;

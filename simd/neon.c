@@ -22,7 +22,8 @@ static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, siz
     tiled_fma_rows(&loops_neon, y, ldy, w, c0, c1, x, ldx, T, scratch, 1);
 }
 
-static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                      void *scratch)
 {
     tiled_fma_outer(&loops_neon, y, ldy, w, x, ldx, T, scratch);
 }
@@ -123,15 +124,30 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     }
 }
 
-#define TABLE(product_of_quantized, that_variant)                                                                      \
-    {                                                                                                                  \
-        .name = "neon", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                           \
-        .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto}, \
-        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,                           \
-        .matmul_bf16 = matmul_bf16,                              \
-        .matmul_quantized = product_of_quantized, .index_scores = neon_index_scores, .dot = dot, .pack = pack, .narrow = narrow, .quantize = quantize,    \
-        .count_from = count_from, .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \
-        .exp = exp_f32, .silu_mul = silu_mul,                                                                          \
+#define TABLE(product_of_quantized, that_variant) \
+    { \
+        .name = "neon", \
+        .variant = that_variant, \
+        .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul}, \
+        .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, \
+                          fma_rows_onto}, \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, \
+        .fma_rows_cache_q8 = fma_rows, \
+        .fma_outer = fma_outer, \
+        .matmul_bf16 = matmul_bf16, \
+        .matmul_quantized = product_of_quantized, \
+        .index_scores = neon_index_scores, \
+        .dot = dot, \
+        .pack = pack, \
+        .narrow = narrow, \
+        .quantize = quantize, \
+        .count_from = count_from, \
+        .axpy = axpy, \
+        .scale = scale, \
+        .divide = divide, \
+        .softmax_block = softmax_block, \
+        .exp = exp_f32, \
+        .silu_mul = silu_mul, \
     }
 
 const struct kernels kernels_neon = TABLE(neon_matmul_quantized, NULL);

@@ -65,10 +65,11 @@ extern const struct vector_loops loops_neon;
 void neon_strip(size_t T, const struct strip *s);
 
 /* Kernel `index_scores`; defined in neon_index.c. */
-void neon_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+void neon_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                       void *scratch);
 
-/* The functions are in neon_quantized.c, neon_dotprod.c and neon_i8mm.c. The second is for CPUs with dot products of bytes, and
- * the third for CPUs that have matrix products of bytes too. */
+/* The functions are in neon_quantized.c, neon_dotprod.c and neon_i8mm.c. The second is for CPUs with dot products of
+ * bytes, and the third for CPUs that have matrix products of bytes too. */
 void neon_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantized_group *x, size_t ldx, size_t T, void *scratch);
 void neon_dotprod_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

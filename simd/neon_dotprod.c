@@ -1,5 +1,5 @@
-/* simd/neon_dotprod.c -- quantized matrices with the dot products of bytes that armv8.2-a has as an option: an instruction adds
- * four products to each lane. The four numbers of x are a lane of a register. */
+/* simd/neon_dotprod.c -- quantized matrices with the dot products of bytes that armv8.2-a has as an option: an
+ * instruction adds four products to each lane. The four numbers of x are a lane of a register. */
 #define MOST_INTEGERS 12
 #define READY_BYTES(T) 0
 #include "simd/neon_quantized.h"
@@ -12,8 +12,8 @@ ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T
     bytes_by_lanes(kind, s, R, T, codes, x, j, count);
 }
 
-ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x,
-                                    const void *ready)
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes,
+                                    const struct quantized_group *const *x, const void *ready)
 {
     (void)ready;
     nibbles_by_lanes(s, R, T, codes, x);

@@ -1,16 +1,18 @@
-/* simd/neon_i8mm.c -- quantized matrices with the matrix products of bytes that armv8.2-a has as an option: an instruction
- * multiplies two rows of eight codes by eight numbers of two rows of x, and adds the results to four sums:
+/* simd/neon_i8mm.c -- quantized matrices with the matrix products of bytes that armv8.2-a has as an option: an
+ * instruction multiplies two rows of eight codes by eight numbers of two rows of x, and adds the results to four sums:
  *
  *     row 0 times x 0 | row 0 times x 1 | row 1 times x 0 | row 1 times x 1
  *
- * It exists for unsigned codes too. So the codes of panels, q + 128, are multiplied as they are, and the sums start with -128
- * times the sum of x. The codes of halves of a group are made signed, and the numbers of IQ4_NL are signed. */
+ * It exists for unsigned codes too. So the codes of panels, q + 128, are multiplied as they are, and the sums start
+ * with -128 times the sum of x. The codes of halves of a group are made signed, and the numbers of IQ4_NL are
+ * signed. */
 #define MOST_INTEGERS 12
 #define READY_BYTES(T) (((T) + 1) / 2 * 80) /* struct pair_of_x for each two rows of x */
 #include "simd/neon_quantized.h"
 #include "simd/neon_lane.h"
 
-/* Rows of a panel and rows of x in pairs: p[i][k] has the sums of rows 2i and 2i + 1, and of rows 2k and 2k + 1 of x. */
+/* Rows of a panel and rows of x in pairs: p[i][k] has the sums of rows 2i and 2i + 1, and of rows 2k and 2k + 1 of
+ * x. */
 typedef int32x4_t products[8][TILE_ROWS_OF_X / 2];
 
 #define FOR_PAIRS_OF_ROWS UNROLL for (int i = 0; i < 2 * R; i++)
@@ -45,7 +47,8 @@ ALWAYS_INLINE void sort_products(integers s, int R, int T, products p)
     }
 }
 
-/* Rows 0 and 1, or rows 2 and 3, of two registers of a quad: `low` has elements 0..3 of four rows, and `high` elements 4..7. */
+/* Rows 0 and 1, or rows 2 and 3, of two registers of a quad: `low` has elements 0..3 of four rows, and `high` elements
+ * 4..7. */
 ALWAYS_INLINE int8x16_t two_rows(int8x16_t low, int8x16_t high, int upper)
 {
     int32x4_t a = vreinterpretq_s32_s8(low), b = vreinterpretq_s32_s8(high);
@@ -71,21 +74,23 @@ ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T
         {
             const unsigned char *at = codes + 128 * i + 16 * r;
             int8x16_t low = is_signed ? numbers_of(kind, codes + 16 * r, 2 * i) : vld1q_s8((const void *)at);
-            int8x16_t high = is_signed ? numbers_of(kind, codes + 16 * r, 2 * i + 1) : vld1q_s8((const void *)(at + 64));
+            int8x16_t high = is_signed ? numbers_of(kind, codes + 16 * r, 2 * i + 1)
+                                       : vld1q_s8((const void *)(at + 64));
             UNROLL
             for (int upper = 0; upper < 2; upper++) {
                 int8x16_t q = two_rows(low, high, upper);
                 in_register(q);
                 FOR_PAIRS_OF_X p[2 * r + upper][k] = is_signed ? vmmlaq_s32(p[2 * r + upper][k], q, u[k])
-                                                               : vusmmlaq_s32(p[2 * r + upper][k], vreinterpretq_u8_s8(q), u[k]);
+                                                               : vusmmlaq_s32(p[2 * r + upper][k],
+                                                                              vreinterpretq_u8_s8(q), u[k]);
             }
         }
     }
     sort_products(s, R, T, p);
 }
 
-ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x,
-                                    const void *ready)
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes,
+                                    const struct quantized_group *const *x, const void *ready)
 {
     const struct pair_of_x *pairs = ready;
     products p;
@@ -105,9 +110,11 @@ ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned cha
         FOR_QUADS UNROLL for (int upper = 0; upper < 2; upper++)
         {
             const unsigned char *at = codes + 128 * j + 16 * r;
-            uint8x16_t w = vreinterpretq_u8_s8(two_rows(vld1q_s8((const void *)at), vld1q_s8((const void *)(at + 64)), upper));
+            uint8x16_t w = vreinterpretq_u8_s8(two_rows(vld1q_s8((const void *)at), vld1q_s8((const void *)(at + 64)),
+                                                        upper));
             in_register(w);
-            int8x16_t low = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15))), high = vreinterpretq_s8_u8(vshrq_n_u8(w, 4));
+            int8x16_t low = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15))),
+                      high = vreinterpretq_s8_u8(vshrq_n_u8(w, 4));
             FOR_PAIRS_OF_X p[2 * r + upper][k] = vmmlaq_s32(p[2 * r + upper][k], low, u[k]);
             FOR_PAIRS_OF_X p[2 * r + upper][k] = vmmlaq_s32(p[2 * r + upper][k], high, v[k]);
         }
@@ -125,7 +132,8 @@ static void prepare(void *ready, size_t T, const struct quantized_tile *tile)
                 const struct quantized_group *x = tile->x + (t + second < T ? t + second : t) * tile->ldx + g;
                 for (size_t i = 0; i < 4; i++)
                     memcpy(y->q[i] + 8 * second, x->q + 8 * i, 8);
-                y->start[second] = panel_has_halves(tile->kind) || tile->kind == PANEL_IQ4_NL ? 0 /* multiplied as signed numbers */
+                /* multiplied as signed numbers */
+                y->start[second] = panel_has_halves(tile->kind) || tile->kind == PANEL_IQ4_NL ? 0
                                    : panel_has_4_bits(tile->kind)                             ? x->offset8
                                                                                               : x->offset128;
                 y->start[2 + second] = y->start[second];
@@ -137,6 +145,7 @@ static void prepare(void *ready, size_t T, const struct quantized_tile *tile)
 void neon_i8mm_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                 const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantized_loops loops = {.most_sums = 12, .prepare = prepare, .tile = tile_any, .open = open_panel, .few = few_rows};
+    const struct quantized_loops loops = {.most_sums = 12, .prepare = prepare, .tile = tile_any, .open = open_panel,
+                                          .few = few_rows};
     tiled_matmul_quantized(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }

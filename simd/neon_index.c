@@ -18,7 +18,8 @@ typedef float32x4_t vec;
 /* Transposes 4 x 4 numbers. Rows of `in` are ld numbers apart, and rows of `out` KEYS numbers. */
 static void transpose_4(float *out, const float *in, size_t ld)
 {
-    float32x4x2_t ab = vtrnq_f32(vld1q_f32(in), vld1q_f32(in + ld)), cd = vtrnq_f32(vld1q_f32(in + 2 * ld), vld1q_f32(in + 3 * ld));
+    float32x4x2_t ab = vtrnq_f32(vld1q_f32(in), vld1q_f32(in + ld)),
+                  cd = vtrnq_f32(vld1q_f32(in + 2 * ld), vld1q_f32(in + 3 * ld));
     for (size_t m = 0; m < 2; m++) {
         vst1q_f32(out + m * KEYS, vcombine_f32(vget_low_f32(ab.val[m]), vget_low_f32(cd.val[m])));
         vst1q_f32(out + (2 + m) * KEYS, vcombine_f32(vget_high_f32(ab.val[m]), vget_high_f32(cd.val[m])));
@@ -32,7 +33,8 @@ static void transpose(float *out, const float *rows, size_t terms)
             transpose_4(out + i * KEYS + j, rows + j * terms + i, terms);
 }
 
-void neon_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch)
+void neon_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                       void *scratch)
 {
     static const struct index_loops loops = {.keys = KEYS, .transpose = transpose, .sums = sums_of_tile};
     tiled_index_scores(&loops_neon, &loops, score, keys, q, w, H, scratch);

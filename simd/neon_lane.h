@@ -1,5 +1,5 @@
-/* simd/neon_lane.h -- dot products of bytes with one lane of x. neon_dotprod.c and neon_i8mm.c include this header after
- * neon_quantized.h. */
+/* simd/neon_lane.h -- dot products of bytes with one lane of x. neon_dotprod.c and neon_i8mm.c include this header
+ * after neon_quantized.h. */
 #ifndef VB_NEON_LANE_H
 #define VB_NEON_LANE_H
 
@@ -36,7 +36,8 @@ ALWAYS_INLINE void bytes_by_lanes(enum panel_kind kind, integers s, int R, int T
     }
 }
 
-ALWAYS_INLINE void nibbles_by_lanes(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x)
+ALWAYS_INLINE void nibbles_by_lanes(integers s, int R, int T, const unsigned char *codes,
+                                    const struct quantized_group *const *x)
 {
     int8x16_t u[TILE_ROWS_OF_X], v[TILE_ROWS_OF_X];
     FOR_ROWS
@@ -51,7 +52,8 @@ ALWAYS_INLINE void nibbles_by_lanes(integers s, int R, int T, const unsigned cha
         {
             uint8x16_t w = vld1q_u8(codes + 64 * lane + 16 * r);
             in_register(w);
-            int8x16_t low = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15))), high = vreinterpretq_s8_u8(vshrq_n_u8(w, 4));
+            int8x16_t low = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15))),
+                      high = vreinterpretq_s8_u8(vshrq_n_u8(w, 4));
             FOR_ROWS s[r][t] = add_lane(s[r][t], low, u[t], lane);
             FOR_ROWS s[r][t] = add_lane(s[r][t], high, v[t], lane);
         }

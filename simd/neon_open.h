@@ -10,7 +10,10 @@
 #define TAKER neon_taker
 #include "simd/quantized_open.h"
 
-ALWAYS_INLINE uint32x4_t row_of(const unsigned char *row, size_t at) { return vreinterpretq_u32_u8(vld1q_u8(row + at)); }
+ALWAYS_INLINE uint32x4_t row_of(const unsigned char *row, size_t at)
+{
+    return vreinterpretq_u32_u8(vld1q_u8(row + at));
+}
 
 ALWAYS_INLINE void transpose(words w[4], const unsigned char *const *row, size_t at)
 {
@@ -69,7 +72,8 @@ ALWAYS_INLINE void take(struct neon_taker *to, size_t g, enum weight_type type, 
     }
 }
 
-static void open_panel(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
+static void open_panel(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group,
+                       size_t groups)
 {
     struct neon_taker to = {.panel = panel};
     for (; to.first < rows; to.first += SLICE) {
@@ -79,8 +83,8 @@ static void open_panel(struct open_panel *panel, const struct weight_view *w, si
     }
 }
 
-static void few_rows(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
-                     const struct quantized_group *x, size_t ldx, size_t T)
+static void few_rows(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group,
+                     size_t groups, const struct quantized_group *x, size_t ldx, size_t T)
 {
     struct neon_taker to = {.x = x, .T = T, .ldx = ldx};
     for (size_t first = 0; first < rows; first += SLICE) {

@@ -1,6 +1,6 @@
-/* simd/neon_quantized.c -- quantized matrices on any armv8-a. Products of bytes are added in 16 bits: there is room for two
- * products of codes with eight bits (128 * 127 * 2), and for all eight of a group in a lane if the codes are small (32 * 127 * 8,
- * but 31 or less above zero). Pairs of these sums are added in 32 bits. */
+/* simd/neon_quantized.c -- quantized matrices on any armv8-a. Products of bytes are added in 16 bits: there is room for
+ * two products of codes with eight bits (128 * 127 * 2), and for all eight of a group in a lane if the codes are small
+ * (32 * 127 * 8, but 31 or less above zero). Pairs of these sums are added in 32 bits. */
 #define MOST_INTEGERS 8
 #define READY_BYTES(T) 0
 #include "simd/neon_quantized.h"
@@ -29,8 +29,8 @@ ALWAYS_INLINE void widen(integers s, int R, int T, struct halves h[4][TILE_ROWS_
 }
 
 /* Codes of at most six bits: all products of a group are added in 16 bits. */
-ALWAYS_INLINE void multiply_small(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x, int j,
-                                  int count)
+ALWAYS_INLINE void multiply_small(integers s, int R, int T, const unsigned char *codes,
+                                  const struct quantized_group *const *x, int j, int count)
 {
     struct halves h[4][TILE_ROWS_OF_X];
     UNROLL
@@ -83,8 +83,8 @@ ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T
     FOR_QUADS FOR_ROWS s[r][t] = vpaddq_s32(sums[0][r][t], sums[1][r][t]);
 }
 
-ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x,
-                                    const void *ready)
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes,
+                                    const struct quantized_group *const *x, const void *ready)
 {
     struct halves h[4][TILE_ROWS_OF_X];
     (void)ready;

@@ -1,19 +1,23 @@
-/* simd/neon_quantized.h -- tiles of quantized matrices, with NEON. Three files include this header: neon_quantized.c for any
- * armv8-a, neon_dotprod.c and neon_i8mm.c for CPUs that have these options. Before that, each file defines how bytes are
- * multiplied:
+/* simd/neon_quantized.h -- tiles of quantized matrices, with NEON. Three files include this header: neon_quantized.c
+ * for any armv8-a, neon_dotprod.c and neon_i8mm.c for CPUs that have these options. Before that, each file defines how
+ * bytes are multiplied:
  *
- *     #define MOST_INTEGERS            the most integer sums (a quad of rows times a row of x) that registers hold at once
+ *     #define MOST_INTEGERS            the most integer sums (a quad of rows times a row of x) that registers hold at
+ *                                      once
  *     multiply_bytes(kind, s, R, T, codes, x, ready, j, count)
- *                                      s = products of codes q + 128 or, of an IQ4_NL panel, of the numbers that its codes stand
- *                                      for; for elements [4j, 4(j + count)) of a group
+ *                                      s = products of codes q + 128 or, of an IQ4_NL panel, of the numbers that its
+ *                                      codes stand for; for elements [4j, 4(j + count)) of a group
  *     multiply_nibbles(s, R, T, codes, x, ready)
  *                                      s = products of the codes of a Q4_0 or Q4_BF16 panel, minus 8, for a whole group
- *     multiply_few(q, x, j, count)     returns the products of signed codes q[i], for elements [4j, 4(j + count)) of a group
- *     #define READY_BYTES(T)           the size of what `prepare` writes for T rows of x and a group; 0 if there is no `prepare`
+ *     multiply_few(q, x, j, count)     returns the products of signed codes q[i], for elements [4j, 4(j + count)) of a
+ *                                      group
+ *     #define READY_BYTES(T)           the size of what `prepare` writes for T rows of x and a group; 0 if there is no
+ *                                      `prepare`
  *
- * s[r][t] has the sums of rows 4r..4r+3 (a quad) with row t of x. Up to three rows of x (two without dotprod) are multiplied by
- * a whole panel at once. More rows of x are multiplied by one half of a panel, then by the other: so each code is taken apart
- * once for up to six rows of x (four without dotprod), and no sum is on the stack (tests/kernels/stack_access.py). */
+ * s[r][t] has the sums of rows 4r..4r+3 (a quad) with row t of x. Up to three rows of x (two without dotprod) are
+ * multiplied by a whole panel at once. More rows of x are multiplied by one half of a panel, then by the other: so each
+ * code is taken apart once for up to six rows of x (four without dotprod), and no sum is on the stack
+ * (tests/kernels/stack_access.py). */
 #ifndef VB_NEON_QUANTIZED_H
 #define VB_NEON_QUANTIZED_H
 
@@ -29,10 +33,13 @@ typedef int32x4_t integers[4][TILE_ROWS_OF_X];
 #define in_register(v) __asm__ volatile("" : "+w"(v))
 
 /* Returns the signed codes of a quad. */
-ALWAYS_INLINE int8x16_t signed_codes(const unsigned char *codes) { return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes), vdupq_n_u8(128))); }
+ALWAYS_INLINE int8x16_t signed_codes(const unsigned char *codes)
+{
+    return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes), vdupq_n_u8(128)));
+}
 
-/* Returns the signed numbers of a quad that multiply_bytes multiplies: elements 4i..4i+3 of a group. `codes` is the address of the
- * quad's first codes in the group. */
+/* Returns the signed numbers of a quad that multiply_bytes multiplies: elements 4i..4i+3 of a group. `codes` is the
+ * address of the quad's first codes in the group. */
 ALWAYS_INLINE int8x16_t numbers_of(enum panel_kind kind, const unsigned char *codes, int i)
 {
     if (kind != PANEL_IQ4_NL)
@@ -48,8 +55,8 @@ ALWAYS_INLINE int has_small_codes(enum panel_kind kind) { return panel_is_open(k
 
 ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
                                   const struct quantized_group *const *x, const void *ready, int j, int count);
-ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x,
-                                    const void *ready);
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes,
+                                    const struct quantized_group *const *x, const void *ready);
 ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantized_group *x, int j, int count);
 
 /* sums[t][r] = fma(s, scale * d, sums[t][r]), where s and scale belong to row r of the panel, and d to row t of x. */
@@ -66,11 +73,15 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int R, int T, integers 
     }
 }
 
-/* Multiplies R quads of group g of a panel of codes, from row `row` on, by T rows of x, and adds the results to the sums. */
-ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
-                                  size_t row, const struct quantized_group *const *x, const void *ready, size_t prefetch)
+/* Multiplies R quads of group g of a panel of codes, from row `row` on, by T rows of x, and adds the results to the
+ * sums. */
+ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const unsigned char *w,
+                                  size_t g, size_t row, const struct quantized_group *const *x, const void *ready,
+                                  size_t prefetch)
 {
-    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : kind == PANEL_Q8_F32 ? WEIGHT_Q8_F32 : WEIGHT_Q8_0; /* as they are laid out */
+    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0
+                                  : kind == PANEL_Q8_F32 ? WEIGHT_Q8_F32
+                                  : WEIGHT_Q8_0; /* as they are laid out */
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     float32x4_t scale[4];
@@ -91,14 +102,16 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*su
             continue;
         }
         uint8x8_t halves = vld1_u8(scales + 2 * row + 8 * (size_t)r);
-        scale[r] = kind == PANEL_Q4_BF16 ? widen_bf16(vreinterpret_u16_u8(halves)) : vcvt_f32_f16(vreinterpret_f16_u8(halves));
+        scale[r] = kind == PANEL_Q4_BF16 ? widen_bf16(vreinterpret_u16_u8(halves))
+                                         : vcvt_f32_f16(vreinterpret_f16_u8(halves));
     }
     add_scaled(sums, R, T, s, scale, x);
 }
 
 /* Does the same with an open panel. */
-ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
-                                 size_t row, const struct quantized_group *const *x, const void *ready)
+ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS],
+                                 const struct open_panel *w, size_t g, size_t row,
+                                 const struct quantized_group *const *x, const void *ready)
 {
     const int halves = panel_has_halves(kind) ? 2 : 1;
     float32x4_t scale[4];
@@ -123,8 +136,8 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sum
     }
 }
 
-/* Multiplies a block of P panels by T rows of x. The sums of panel p and row t are at sums[p * step + t]. All panels advance
- * together, group by group, so that P streams are read from memory at once. */
+/* Multiplies a block of P panels by T rows of x. The sums of panel p and row t are at sums[p * step + t]. All panels
+ * advance together, group by group, so that P streams are read from memory at once. */
 ALWAYS_INLINE void tile_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], size_t P, size_t step,
                            const struct quantized_tile *tile, const struct quantized_group *first)
 {
@@ -151,15 +164,18 @@ typedef void tile_function(float (*sums)[PANEL_ROWS], size_t P, size_t step, con
 
 /* Functions of their own, so that compilers allocate registers for each loop alone. */
 #define TILE_OF(name, kind, T) \
-    static __attribute__((noinline)) void name##_##T(float (*sums)[PANEL_ROWS], size_t P, size_t step, \
-                                                     const struct quantized_tile *tile, const struct quantized_group *first) \
+    static __attribute__((noinline)) void name##_##T(float(*sums)[PANEL_ROWS], size_t P, size_t step, \
+                                                     const struct quantized_tile *tile, \
+                                                     const struct quantized_group *first) \
     { \
         tile_of(kind, T, sums, P, step, tile, first); \
     }
 #if MOST_INTEGERS == 12
 #define TILES_OF(name, kind) \
-    TILE_OF(name, kind, 1) TILE_OF(name, kind, 2) TILE_OF(name, kind, 3) TILE_OF(name, kind, 4) TILE_OF(name, kind, 5) \
-    TILE_OF(name, kind, 6) static tile_function *const name[] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};
+    TILE_OF(name, kind, 1) \
+    TILE_OF(name, kind, 2) TILE_OF(name, kind, 3) TILE_OF(name, kind, 4) TILE_OF(name, kind, 5) \
+        TILE_OF(name, kind, 6) static tile_function *const name[] = {name##_1, name##_2, name##_3, name##_4, name##_5, \
+                                                                     name##_6};
 #else
 #define TILES_OF(name, kind) \
     TILE_OF(name, kind, 1) TILE_OF(name, kind, 2) TILE_OF(name, kind, 3) TILE_OF(name, kind, 4) \
@@ -177,8 +193,9 @@ TILES_OF(panel_halves_minimums, PANEL_OPEN_HALVES_MINIMUMS)
 
 static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
 {
-    static tile_function *const *const tiles[] = {panel_q8_0, panel_q4_0,   panel_q4_bf16, panel_iq4_nl,   panel_q8_f32,
-                                                  panel_open, panel_halves, panel_halves,  panel_minimums, panel_halves_minimums};
+    static tile_function *const *const tiles[] = {panel_q8_0, panel_q4_0, panel_q4_bf16, panel_iq4_nl, panel_q8_f32,
+                                                  panel_open, panel_halves, panel_halves, panel_minimums,
+                                                  panel_halves_minimums};
     const size_t most = MOST_INTEGERS / 2;
     for (size_t t = 0, n; t < T; t += n) {
         n = T - t <= most ? T - t : (T - t + 1) / 2;

@@ -5,7 +5,8 @@
 ALWAYS_INLINE void strip_of(enum tile_source source, int T, const struct strip *s)
 {
     enum { VECTORS = 4 };
-    const size_t size = source == FROM_BF16 ? 2 : 4, ldx = s->ldx, ldy = s->ldy, ahead_step = s->ahead_step * 4 * VECTORS / s->columns;
+    const size_t size = source == FROM_BF16 ? 2 : 4, ldx = s->ldx, ldy = s->ldy,
+                 ahead_step = s->ahead_step * 4 * VECTORS / s->columns;
     const char *ahead = s->ahead;
     for (size_t c = 0; c < s->columns; c += 4 * VECTORS) {
         float32x4_t a[TILE_TOKENS][VECTORS];

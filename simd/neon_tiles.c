@@ -1,11 +1,11 @@
 /* simd/neon_tiles.c -- the tile of four rows by up to six tokens, and the decoders.
  *
- * There are 32 registers. For one token, a tile keeps all four quads of its sums in registers, and for two tokens two quads. For
- * three to six tokens, it keeps one quad, and reads the block four times (from L1), once for each quad. Lanes never meet before
- * the fold, so the order of the quads is free. Each number of x is loaded once for four rows. Each word of BF16 weights is loaded
- * once for its odd and its even weight; only for six tokens, whose sums need 24 registers, it is loaded twice.
- * tests/kernels/stack_access.py checks that compilers keep no sum on the stack. The results are checked under an emulator; the
- * speed has not been measured on hardware. */
+ * There are 32 registers. For one token, a tile keeps all four quads of its sums in registers, and for two tokens two
+ * quads. For three to six tokens, it keeps one quad, and reads the block four times (from L1), once for each quad.
+ * Lanes never meet before the fold, so the order of the quads is free. Each number of x is loaded once for four rows.
+ * Each word of BF16 weights is loaded once for its odd and its even weight; only for six tokens, whose sums need 24
+ * registers, it is loaded twice. tests/kernels/stack_access.py checks that compilers keep no sum on the stack. The
+ * results are checked under an emulator; the speed has not been measured on hardware. */
 #include "simd/neon.h"
 
 #ifdef __clang__
@@ -14,7 +14,8 @@
 #define TOKENS TILE_TOKENS
 #endif
 
-/* Loads operands where this is written. Without it, compilers would load them earlier, more than there are registers. */
+/* Loads operands where this is written. Without it, compilers would load them earlier, more than there are
+ * registers. */
 #define in_register(v) __asm__ volatile("" : "+w"(v))
 /* Hides how a pointer is related to others: compilers would make more pointers of them than there are registers. */
 #define opaque(p) __asm__ volatile("" : "+r"(p))
@@ -62,8 +63,9 @@ ALWAYS_INLINE float32x4_t fold_rows(float32x4_t a, float32x4_t b, float32x4_t c,
 }
 
 /* One quad of a chunk of four rows: a[row][token * quads + quad]. x[t] points to the chunk of token t. */
-ALWAYS_INLINE void quad_of_chunk(enum tile_source source, int T, int quads, int quad, float32x4_t a[TILE_ROWS][TILE_TOKENS],
-                                 const char *w[TILE_ROWS], const char *const x[TILE_TOKENS])
+ALWAYS_INLINE void quad_of_chunk(enum tile_source source, int T, int quads, int quad,
+                                 float32x4_t a[TILE_ROWS][TILE_TOKENS], const char *w[TILE_ROWS],
+                                 const char *const x[TILE_TOKENS])
 {
     struct quad_weights h[TILE_ROWS];
     UNROLL
@@ -92,13 +94,14 @@ ALWAYS_INLINE void quad_of_chunk(enum tile_source source, int T, int quads, int 
     }
 }
 
-/* Computes `quads` quads of the sums of T tokens, from quad `first` on: sums[quad][row][token]. The weights are `at` bytes
- * behind those of the first tile. If `quads` is 1, each
- * of the four passes prefetches another row; else a pass prefetches all rows. */
+/* Computes `quads` quads of the sums of T tokens, from quad `first` on: sums[quad][row][token]. The weights are `at`
+ * bytes behind those of the first tile. If `quads` is 1, each of the four passes prefetches another row; else a pass
+ * prefetches all rows. */
 ALWAYS_INLINE void pass(enum tile_source source, int T, int quads, float32x4_t (*sums)[TILE_TOKENS][TILE_ROWS],
                         const struct tile *p, size_t at, size_t first)
 {
-    const size_t size = source == FROM_BF16 ? 64 : 128, from = first * (source == FROM_F32 ? 32 : 16), prefetch = p->prefetch;
+    const size_t size = source == FROM_BF16 ? 64 : 128, from = first * (source == FROM_F32 ? 32 : 16),
+                 prefetch = p->prefetch;
     const char *w[TILE_ROWS], *x[TILE_TOKENS], *ahead = (const char *)p->w[first] + at + p->prefetch;
     float32x4_t a[TILE_ROWS][TILE_TOKENS];
     UNROLL
@@ -164,8 +167,8 @@ ALWAYS_INLINE void tiles_of(pass_function *pass_of, int T, int quads, const stru
 
 /* A pass is a function of its own, because in a larger function compilers keep sums on the stack. */
 #define TILE_OF(name, source, T, quads) \
-    static __attribute__((noinline)) void name##_pass_##T(float32x4_t (*sums)[TILE_TOKENS][TILE_ROWS], const struct tile *p, \
-                                                          size_t at, size_t first) \
+    static __attribute__((noinline)) void name##_pass_##T(float32x4_t(*sums)[TILE_TOKENS][TILE_ROWS], \
+                                                          const struct tile *p, size_t at, size_t first) \
     { \
         pass(source, T, quads, sums, p, at, first); \
     } \
@@ -189,7 +192,8 @@ static void tile(size_t T, const struct tile *p)
 }
 
 /* a quarter of a chunk: 8 weights to out[0..7], or packed to 4 of the odd and 4 of the even ones */
-ALWAYS_INLINE void decode_quarter(float *out, enum weight_type type, const uint8_t *codes, float32x4_t scale, int packed)
+ALWAYS_INLINE void decode_quarter(float *out, enum weight_type type, const uint8_t *codes, float32x4_t scale,
+                                  int packed)
 {
     float32x4_t low, high;
     if (type == WEIGHT_F16) {
@@ -259,9 +263,10 @@ ALWAYS_INLINE void put_pairs(float *restrict out, float odd[16], float even[16],
     }
 }
 
-/* The low halves of the bytes are the even elements, the high halves the odd ones. The compiler vectorises the loops. */
-static void decode_i4(float *restrict out, const unsigned char *restrict codes, const unsigned char *restrict scales, size_t groups,
-                      int rounded, int packed)
+/* The low halves of the bytes are the even elements, the high halves the odd ones. The compiler vectorises the
+ * loops. */
+static void decode_i4(float *restrict out, const unsigned char *restrict codes, const unsigned char *restrict scales,
+                      size_t groups, int rounded, int packed)
 {
     for (size_t g = 0; g < groups; g++, out += DOT_CHUNK, codes += DOT_CHUNK / 2) {
         float odd[16], even[16], d = bf16_to_f32((uint16_t)(scales[2 * g] | scales[2 * g + 1] << 8));
@@ -274,10 +279,12 @@ static void decode_i4(float *restrict out, const unsigned char *restrict codes, 
     }
 }
 
-/* Returns lanes 4i..4i+3 of the E2M1 numbers of 16 codes: the upper halves of f32 numbers, whose bytes two tables hold. */
+/* Returns lanes 4i..4i+3 of the E2M1 numbers of 16 codes: the upper halves of f32 numbers, whose bytes two tables
+ * hold. */
 ALWAYS_INLINE float32x4_t four_of_e2m1(uint8x16_t codes, int i)
 {
-    static const uint8_t high[16] = {0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
+    static const uint8_t high[16] = {0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0,
+                                     0xc0, 0xc0};
     static const uint8_t low[16] = {0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0, 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0};
     uint8x16_t h = vqtbl1q_u8(vld1q_u8(high), codes), l = vqtbl1q_u8(vld1q_u8(low), codes);
     uint16x8_t words = vreinterpretq_u16_u8(i < 2 ? vzip1q_u8(l, h) : vzip2q_u8(l, h));
@@ -300,7 +307,8 @@ static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at,
             UNROLL
             for (int i = 0; i < 4; i++) {
                 float scale = scales[n * each + (i < 2 ? 0 : each - 1)];
-                vst1q_f32(even + 4 * i, vmulq_n_f32(vmulq_n_f32(four_of_e2m1(vandq_u8(pairs, vdupq_n_u8(15)), i), scale), factor));
+                vst1q_f32(even + 4 * i,
+                          vmulq_n_f32(vmulq_n_f32(four_of_e2m1(vandq_u8(pairs, vdupq_n_u8(15)), i), scale), factor));
                 vst1q_f32(odd + 4 * i, vmulq_n_f32(vmulq_n_f32(four_of_e2m1(vshrq_n_u8(pairs, 4), i), scale), factor));
             }
             put_pairs(out, odd, even, w->rounded, packed);
@@ -308,10 +316,13 @@ static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at,
     }
 }
 
-static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
+static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows,
+                            size_t groups)
 {
     decode_groups(out, ld, blocks, pitch, rows, groups);
 }
 
-const struct vector_loops loops_neon = {.tokens = TOKENS, .parts_from = 3, .tile = tile, .strip_tokens = 6, .strip = neon_strip,
-                                        .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+const struct vector_loops loops_neon = {.tokens = TOKENS, .parts_from = 3, .tile = tile, .strip_tokens = 6,
+                                        .strip = neon_strip, .decode = decode, .decode_i4 = decode_i4,
+                                        .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8,
+                                        .pack = pack};

@@ -36,18 +36,29 @@ static float half_at(const unsigned char *at)
 const struct quantized_format *quantized_format(enum weight_type type)
 {
     static const struct quantized_format formats[] = {
-        [WEIGHT_Q8_0 - WEIGHT_TYPES] = {"Q8_0", 32, 34, 0, 0},   [WEIGHT_Q4_0 - WEIGHT_TYPES] = {"Q4_0", 32, 18, 0, 0},
-        [WEIGHT_Q5_0 - WEIGHT_TYPES] = {"Q5_0", 32, 22, 0, 0},   [WEIGHT_Q5_1 - WEIGHT_TYPES] = {"Q5_1", 32, 24, 0, 1},
-        [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1}, [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
-        [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 32, 0}, [WEIGHT_MXFP4 - WEIGHT_TYPES] = {"MXFP4", 32, 17, 0, 0},
-        [WEIGHT_IQ2_XXS - WEIGHT_TYPES] = {"IQ2_XXS", 256, 66, 0, 0}, [WEIGHT_IQ2_XS - WEIGHT_TYPES] = {"IQ2_XS", 256, 74, 64, 0},
-        [WEIGHT_IQ2_S - WEIGHT_TYPES] = {"IQ2_S", 256, 82, 64, 0}, [WEIGHT_IQ3_XXS - WEIGHT_TYPES] = {"IQ3_XXS", 256, 98, 0, 0},
-        [WEIGHT_IQ3_S - WEIGHT_TYPES] = {"IQ3_S", 256, 110, 0, 0}, [WEIGHT_IQ1_S - WEIGHT_TYPES] = {"IQ1_S", 256, 50, 0, 0},
-        [WEIGHT_IQ1_M - WEIGHT_TYPES] = {"IQ1_M", 256, 56, 32, 0}, [WEIGHT_TQ1_0 - WEIGHT_TYPES] = {"TQ1_0", 256, 54, 0, 0},
+        [WEIGHT_Q8_0 - WEIGHT_TYPES] = {"Q8_0", 32, 34, 0, 0},
+        [WEIGHT_Q4_0 - WEIGHT_TYPES] = {"Q4_0", 32, 18, 0, 0},
+        [WEIGHT_Q5_0 - WEIGHT_TYPES] = {"Q5_0", 32, 22, 0, 0},
+        [WEIGHT_Q5_1 - WEIGHT_TYPES] = {"Q5_1", 32, 24, 0, 1},
+        [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1},
+        [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
+        [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 32, 0},
+        [WEIGHT_MXFP4 - WEIGHT_TYPES] = {"MXFP4", 32, 17, 0, 0},
+        [WEIGHT_IQ2_XXS - WEIGHT_TYPES] = {"IQ2_XXS", 256, 66, 0, 0},
+        [WEIGHT_IQ2_XS - WEIGHT_TYPES] = {"IQ2_XS", 256, 74, 64, 0},
+        [WEIGHT_IQ2_S - WEIGHT_TYPES] = {"IQ2_S", 256, 82, 64, 0},
+        [WEIGHT_IQ3_XXS - WEIGHT_TYPES] = {"IQ3_XXS", 256, 98, 0, 0},
+        [WEIGHT_IQ3_S - WEIGHT_TYPES] = {"IQ3_S", 256, 110, 0, 0},
+        [WEIGHT_IQ1_S - WEIGHT_TYPES] = {"IQ1_S", 256, 50, 0, 0},
+        [WEIGHT_IQ1_M - WEIGHT_TYPES] = {"IQ1_M", 256, 56, 32, 0},
+        [WEIGHT_TQ1_0 - WEIGHT_TYPES] = {"TQ1_0", 256, 54, 0, 0},
         [WEIGHT_TQ2_0 - WEIGHT_TYPES] = {"TQ2_0", 256, 66, 0, 0},
-        [WEIGHT_Q4_1 - WEIGHT_TYPES] = {"Q4_1", 32, 20, 0, 1},       [WEIGHT_IQ4_NL - WEIGHT_TYPES] = {"IQ4_NL", 32, 18, 0, 0},
-        [WEIGHT_IQ4_XS - WEIGHT_TYPES] = {"IQ4_XS", 256, 136, 0, 0}, [WEIGHT_Q3_K - WEIGHT_TYPES] = {"Q3_K", 256, 110, 32, 0},
-        [WEIGHT_Q2_K - WEIGHT_TYPES] = {"Q2_K", 256, 84, 32, 1}, [WEIGHT_GGUF_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 64, 36, 32, 0},
+        [WEIGHT_Q4_1 - WEIGHT_TYPES] = {"Q4_1", 32, 20, 0, 1},
+        [WEIGHT_IQ4_NL - WEIGHT_TYPES] = {"IQ4_NL", 32, 18, 0, 0},
+        [WEIGHT_IQ4_XS - WEIGHT_TYPES] = {"IQ4_XS", 256, 136, 0, 0},
+        [WEIGHT_Q3_K - WEIGHT_TYPES] = {"Q3_K", 256, 110, 32, 0},
+        [WEIGHT_Q2_K - WEIGHT_TYPES] = {"Q2_K", 256, 84, 32, 1},
+        [WEIGHT_GGUF_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 64, 36, 32, 0},
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
         [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
         [WEIGHT_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 32, 18, 32, 0},
@@ -137,14 +148,17 @@ static void codes_of_grid(struct quantized_codes *out, enum weight_type type, co
         out->scale[half] = f16_to_f32(grid_scale(type, block)) * (float)(2 * v.ls[half] + 1) * grid_unit(type);
 }
 
-/* TQ1_0: a byte b holds five numbers t of 0, 1 and 2 (the last four bytes: four) as the fraction b / 256 in base 3. Groups 0..4
- * are in the first 32 bytes, one digit after the other. Then 16 bytes hold 80 numbers, and four bytes the last 16. */
+/* TQ1_0: a byte b holds five numbers t of 0, 1 and 2 (the last four bytes: four) as the fraction b / 256 in base 3.
+ * Groups 0..4 are in the first 32 bytes, one digit after the other. Then 16 bytes hold 80 numbers, and four bytes the
+ * last 16. */
 static void codes_of_tq1_0(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
     static const unsigned char powers[] = {1, 3, 9, 27, 81};
     for (size_t l = 0; l < 32; l++) {
         size_t i = g * 32 + l;
-        unsigned b = i < 160 ? block[l] * powers[g] : i < 240 ? block[32 + i % 16] * powers[(i - 160) / 16] : block[48 + i % 4] * powers[(i - 240) / 4];
+        unsigned b = i < 160 ? block[l] * powers[g]
+                     : i < 240 ? block[32 + i % 16] * powers[(i - 160) / 16]
+                     : block[48 + i % 4] * powers[(i - 240) / 4];
         out->q[l] = (int8_t)((int)((b & 255) * 3 >> 8) - 1);
     }
     out->scale[0] = out->scale[1] = half_at(block + 52);
@@ -168,7 +182,8 @@ static void codes_of_nvfp4(struct quantized_codes *out, const struct weight_view
 }
 
 /* group g of two */
-static void codes_of_gguf_nvfp4(struct quantized_codes *out, const struct weight_view *w, const unsigned char *block, size_t g)
+static void codes_of_gguf_nvfp4(struct quantized_codes *out, const struct weight_view *w, const unsigned char *block,
+                                size_t g)
 {
     for (size_t half = 0; half < 2; half++) {
         uint8_t s = block[2 * g + half] & 127;
@@ -189,7 +204,10 @@ static void codes_of_iq4_xs(struct quantized_codes *out, const unsigned char *bl
 }
 
 /* the low two bits of code l of group g */
-static int two_bits(const unsigned char bytes[64], size_t g, size_t l) { return bytes[g / 4 * 32 + l] >> 2 * (g % 4) & 3; }
+static int two_bits(const unsigned char bytes[64], size_t g, size_t l)
+{
+    return bytes[g / 4 * 32 + l] >> 2 * (g % 4) & 3;
+}
 
 static void codes_of_q3_k(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
@@ -219,7 +237,9 @@ static void codes_of_panel(struct quantized_codes *out, const struct weight_view
     const unsigned char *panel = (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
     const unsigned char *codes = panel_codes(panel, w->type, group) + row % PANEL_ROWS * 4;
     const unsigned char *scales = panel_scales(panel, w->type, group), *scale = scales + row % PANEL_ROWS * 2;
-    out->scale[0] = w->type == WEIGHT_Q4_BF16 ? bf16_at(scale) : w->type == WEIGHT_Q8_F32 ? f32_at(scales + row % PANEL_ROWS * 4) : half_at(scale);
+    out->scale[0] = w->type == WEIGHT_Q4_BF16 ? bf16_at(scale)
+                    : w->type == WEIGHT_Q8_F32 ? f32_at(scales + row % PANEL_ROWS * 4)
+                    : half_at(scale);
     out->scale[1] = out->scale[0];
     out->minimum[0] = out->minimum[1] = 0.0f;
     for (size_t l = 0; l < 32; l++)

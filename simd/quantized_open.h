@@ -2,16 +2,21 @@
  *
  * One file of each instruction set includes this header, after it has defined two macros:
  *
- *     #define LANES                the number of 128-bit lanes in a register; a lane has one 32-bit word of each of four rows
- *     #define TAKER                the tag of a struct in that file: the first argument of take() points to such a struct
+ *     #define LANES                the number of 128-bit lanes in a register; a lane has one 32-bit word of each of
+ *                                  four rows
+ *     #define TAKER                the tag of a struct in that file: the first argument of take() points to such a
+ *                                  struct
  *
  * The file that includes this header also defines these five functions:
  *
  *     transpose(w, row, at)        sets w[i][r] to the four bytes at row[r] + at + 4i, for i < 4
  *     half_of(w)                   returns the f16 in the lower half of each word, as f32
- *     look_up(table, w)            returns byte b of the table for each byte b of w; b < 16, and all lanes of `table` are equal
- *     four_bits(w, j)              returns words: byte i of a word is 255 if bit 4j + i of that word of w is set, else 0
- *     take(to, g, type, group)     receives group g of all rows: copies it to an open panel, or adds its products to sums
+ *     look_up(table, w)            returns byte b of the table for each byte b of w; b < 16, and all lanes of `table`
+ *                                  are equal
+ *     four_bits(w, j)              returns words: byte i of a word is 255 if bit 4j + i of that word of w is set, else
+ *                                  0
+ *     take(to, g, type, group)     receives group g of all rows: copies it to an open panel, or adds its products to
+ *                                  sums
  *
  * In every block format, a row can be read in pieces of 16 bytes, and each piece is at the same offset in all rows.
  * The code loads one piece from each of SLICE rows and transposes these pieces. The result is four vectors, in which
@@ -29,7 +34,10 @@ struct small_block {
     words head[2], codes[8];
 };
 
-ALWAYS_INLINE int has_bytes(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 || type == WEIGHT_Q8_F32; }
+ALWAYS_INLINE int has_bytes(enum weight_type type)
+{
+    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 || type == WEIGHT_Q8_F32;
+}
 
 ALWAYS_INLINE size_t codes_at(enum weight_type type)
 {
@@ -95,8 +103,8 @@ ALWAYS_INLINE void codes_from_table(words codes[8], const words w[4], words tabl
     }
 }
 
-/* Returns half of the E4M3 number in the lowest byte of each word: as the exponent and the fraction of an f32 it is 2^-119 times as
- * large. */
+/* Returns half of the E4M3 number in the lowest byte of each word: as the exponent and the fraction of an f32 it is
+ * 2^-119 times as large. */
 ALWAYS_INLINE floats half_of_e4m3(words w)
 {
     words magnitude = w & 127, nan = (words)(magnitude == 127);
@@ -104,7 +112,8 @@ ALWAYS_INLINE floats half_of_e4m3(words w)
 }
 
 /* IQ4_NL, MXFP4, NVFP4 */
-ALWAYS_INLINE void take_table(struct TAKER *to, enum weight_type type, const struct weight_view *m, const struct small_block *b, size_t g)
+ALWAYS_INLINE void take_table(struct TAKER *to, enum weight_type type, const struct weight_view *m,
+                              const struct small_block *b, size_t g)
 {
     struct open_group v;
     words e = b->head[0] & 255, subnormal = (words)(e < 2);
@@ -121,7 +130,8 @@ ALWAYS_INLINE void take_table(struct TAKER *to, enum weight_type type, const str
     take(to, g, type, &v);
 }
 
-ALWAYS_INLINE void take_block(struct TAKER *to, enum weight_type type, const struct weight_view *m, const struct small_block *b, size_t g)
+ALWAYS_INLINE void take_block(struct TAKER *to, enum weight_type type, const struct weight_view *m,
+                              const struct small_block *b, size_t g)
 {
     if (has_bytes(type))
         take_q8(to, type, b, g);
@@ -138,7 +148,8 @@ ALWAYS_INLINE words word_at(const words *pieces, size_t at)
     return shift ? pieces[at / 4] >> shift | pieces[at / 4 + 1] << (32 - shift) : pieces[at / 4];
 }
 
-/* So many blocks, with codes of four bits, are a multiple of 16 bytes. If they are read together, no byte is loaded twice. */
+/* So many blocks, with codes of four bits, are a multiple of 16 bytes. If they are read together, no byte is loaded
+ * twice. */
 ALWAYS_INLINE size_t blocks_at_once(enum weight_type type)
 {
     if (LANES < 4) /* AVX2 has too few registers and became slower; NEON was not measured */
@@ -146,8 +157,8 @@ ALWAYS_INLINE size_t blocks_at_once(enum weight_type type)
     return type == WEIGHT_IQ4_NL || type == WEIGHT_NVFP4 || is_q4(type) ? 8 : type == WEIGHT_Q4_1 ? 4 : 1;
 }
 
-ALWAYS_INLINE void take_blocks(struct TAKER *to, enum weight_type type, const struct weight_view *m, const unsigned char *const *row, size_t g,
-                               size_t at, size_t ahead)
+ALWAYS_INLINE void take_blocks(struct TAKER *to, enum weight_type type, const struct weight_view *m,
+                               const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
     const size_t bytes = codes_at(type) + 16, count = blocks_at_once(type);
     words pieces[36];
@@ -167,7 +178,8 @@ ALWAYS_INLINE void take_blocks(struct TAKER *to, enum weight_type type, const st
     }
 }
 
-ALWAYS_INLINE void take_one_block(struct TAKER *to, enum weight_type type, const struct weight_view *m, const unsigned char *const *row, size_t g, size_t at)
+ALWAYS_INLINE void take_one_block(struct TAKER *to, enum weight_type type, const struct weight_view *m,
+                                  const unsigned char *const *row, size_t g, size_t at)
 {
     struct small_block b;
     words head[4];
@@ -181,7 +193,8 @@ ALWAYS_INLINE void take_one_block(struct TAKER *to, enum weight_type type, const
 }
 
 /* Both groups of a block. */
-ALWAYS_INLINE void take_gguf_nvfp4(struct TAKER *to, const struct weight_view *m, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+ALWAYS_INLINE void take_gguf_nvfp4(struct TAKER *to, const struct weight_view *m, const unsigned char *const *row,
+                                   size_t g, size_t at, size_t ahead)
 {
     words head[4];
     prefetch_rows(row, at, 36, ahead);
@@ -224,7 +237,8 @@ ALWAYS_INLINE floats scaled_byte(words w, int i, floats d)
  *
  * In Q5_K, the next 32 bytes hold the fifth bits of all codes: bit n of byte l belongs to element l of group n. The low
  * four bits of the codes come last. Groups 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes. */
-ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at,
+                          size_t ahead)
 {
     words head[4], scale[2], minimum[2], fifth[8];
     transpose(head, row, at);
@@ -266,8 +280,8 @@ ALWAYS_INLINE floats scaled_signed(words w, int i, floats d)
 
 /* Passes four groups (128 weights) of a Q6_K block to take(). The 64 bytes at `low` hold the low four bits of each
  * weight, and the 32 bytes at `high` hold the upper two bits. */
-ALWAYS_INLINE void take_128(struct TAKER *to, const unsigned char *const *row, size_t g, size_t low, size_t high, const words scale[2],
-                            floats d)
+ALWAYS_INLINE void take_128(struct TAKER *to, const unsigned char *const *row, size_t g, size_t low, size_t high,
+                            const words scale[2], floats d)
 {
     words w[2][8], h[8];
     transpose_32(h, row, high);
@@ -280,7 +294,8 @@ ALWAYS_INLINE void take_128(struct TAKER *to, const unsigned char *const *row, s
         v.scale[1] = scaled_signed(scale[i / 2], i % 2 * 2 + 1, d);
         UNROLL
         for (int j = 0; j < 8; j++)
-            v.codes[j] = (w[i % 2][j] >> i / 2 * 4 & each(15)) | ((i < 2 ? h[j] << (4 - 2 * i) : h[j] >> (2 * i - 4)) & each(48));
+            v.codes[j] = (w[i % 2][j] >> i / 2 * 4 & each(15)) |
+                         ((i < 2 ? h[j] << (4 - 2 * i) : h[j] >> (2 * i - 4)) & each(48));
         take(to, g + (size_t)i, WEIGHT_Q6_K, &v);
     }
 }
@@ -326,7 +341,8 @@ ALWAYS_INLINE void take_q3_k(struct TAKER *to, const unsigned char *const *row, 
     words low[2] = {end[0] >> 16 | end[1] << 16, end[1] >> 16 | end[2] << 16}, high = end[2] >> 16 | end[3] << 16;
     UNROLL
     for (int k = 0; k < 4; k++) {
-        words sc = (low[k % 2] >> k / 2 * 4 & each(15)) | ((k < 2 ? high << (4 - 2 * k) : high >> (2 * k - 4)) & each(48));
+        words sc = (low[k % 2] >> k / 2 * 4 & each(15)) |
+                   ((k < 2 ? high << (4 - 2 * k) : high >> (2 * k - 4)) & each(48));
         scale[k] = (words)((byte_vector)sc - (uint8_t)32);
     }
     UNROLL
@@ -341,7 +357,8 @@ ALWAYS_INLINE void take_q3_k(struct TAKER *to, const unsigned char *const *row, 
             v.scale[1] = scaled_signed(scale[i / 2], i % 2 * 2 + 1, d);
             UNROLL
             for (int j = 0; j < 8; j++)
-                v.codes[j] = (w[j] >> 2 * (i - n) & each(3)) | ((i < 2 ? third[j] << (2 - i) : third[j] >> (i - 2)) & each(4));
+                v.codes[j] = (w[j] >> 2 * (i - n) & each(3)) |
+                             ((i < 2 ? third[j] << (2 - i) : third[j] >> (i - 2)) & each(4));
             take(to, g + (size_t)i, WEIGHT_Q3_K, &v);
         }
     }
@@ -378,7 +395,8 @@ ALWAYS_INLINE void take_q2_k(struct TAKER *to, const unsigned char *const *row, 
 /* --- all types --- */
 
 /* Calls take() for `groups` groups of each row, in ascending order. row[r] points to the block with the first group. */
-ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const struct weight_view *w, const unsigned char *const *row, size_t groups, size_t ahead)
+ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const struct weight_view *w,
+                               const unsigned char *const *row, size_t groups, size_t ahead)
 {
     const struct quantized_format *f = quantized_format(type);
     const size_t at_once = blocks_at_once(type);
@@ -411,7 +429,8 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const st
     }
 }
 
-ALWAYS_INLINE void take_any(struct TAKER *to, const struct weight_view *w, const unsigned char *const *row, size_t groups, size_t ahead)
+ALWAYS_INLINE void take_any(struct TAKER *to, const struct weight_view *w, const unsigned char *const *row,
+                            size_t groups, size_t ahead)
 {
     switch (w->type) {
     case WEIGHT_Q8_0: take_groups(to, WEIGHT_Q8_0, w, row, groups, ahead); break;
@@ -446,11 +465,13 @@ ALWAYS_INLINE void take_any(struct TAKER *to, const struct weight_view *w, const
 
 /* Sets at[r] to the block that begins with group `group` of row `row` + r of w, for r < SLICE. Only the first `rows` of
  * these SLICE rows exist in w. For each of the other rows, at[r] is the block of the last row that exists. */
-ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight_view *w, size_t row, size_t rows, size_t group)
+ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight_view *w, size_t row, size_t rows,
+                             size_t group)
 {
     const struct quantized_format *f = quantized_format(w->type);
     size_t pitch = w->stride / f->numbers * f->bytes;
-    const unsigned char *start = (const unsigned char *)w->data + row * pitch + group * QUANTIZED_GROUP / f->numbers * f->bytes;
+    const unsigned char *start = (const unsigned char *)w->data + row * pitch +
+                                 group * QUANTIZED_GROUP / f->numbers * f->bytes;
     for (size_t r = 0; r < SLICE; r++)
         at[r] = start + (r < rows ? r : rows - 1) * pitch;
 }

@@ -1,5 +1,5 @@
-/* simd/quantized_open_grid.h -- unpacks blocks of types with a grid (IQ1 to IQ3) and of ternary types (TQ1_0, TQ2_0); a part of
- * quantized_open.h. The comment there lists what the including file must define first. */
+/* simd/quantized_open_grid.h -- unpacks blocks of types with a grid (IQ1 to IQ3) and of ternary types (TQ1_0, TQ2_0); a
+ * part of quantized_open.h. The comment there lists what the including file must define first. */
 #ifndef VB_QUANTIZED_OPEN_GRID_H
 #define VB_QUANTIZED_OPEN_GRID_H
 
@@ -15,14 +15,20 @@ ALWAYS_INLINE words signs_of_seven(words w)
     return w | (odd & each(1)) << 7;
 }
 
-/* The parts of a block of a type with a grid that are not indices of grid rows, as pieces of 16 bytes, in each of SLICE rows. */
+/* The parts of a block of a type with a grid that are not indices of grid rows, as pieces of 16 bytes, in each of SLICE
+ * rows. */
 struct grid_pieces {
     words signs[2][4], ls[4];
 };
 
-ALWAYS_INLINE void grid_pieces(struct grid_pieces *p, enum weight_type type, const unsigned char *const *row, size_t at, size_t n)
+ALWAYS_INLINE void grid_pieces(struct grid_pieces *p, enum weight_type type, const unsigned char *const *row, size_t at,
+                               size_t n)
 {
-    const size_t signs = type == WEIGHT_IQ3_XXS ? 66 : type == WEIGHT_IQ2_S ? 34 : type == WEIGHT_IQ3_S ? 74 : type == WEIGHT_IQ1_S ? 34 : 32;
+    const size_t signs = type == WEIGHT_IQ3_XXS ? 66
+                         : type == WEIGHT_IQ2_S ? 34
+                         : type == WEIGHT_IQ3_S ? 74
+                         : type == WEIGHT_IQ1_S ? 34
+                         : 32;
     if (type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ2_XS) {
         if (n % 2 == 0)
             transpose(p->signs[0], row, at + 2 + 8 * n);
@@ -32,16 +38,22 @@ ALWAYS_INLINE void grid_pieces(struct grid_pieces *p, enum weight_type type, con
             transpose(p->signs[1], row, at + signs + 16);
     }
     if (n == 0 && (has_halves(type) || type == WEIGHT_IQ3_S)) /* the last 8 of these 16 bytes; IQ3_S: the last four */
-        transpose(p->ls, row, at + (type == WEIGHT_IQ2_XS ? 58 : type == WEIGHT_IQ2_S ? 66 : type == WEIGHT_IQ3_S ? 94 : 40));
+        transpose(p->ls, row,
+                  at + (type == WEIGHT_IQ2_XS ? 58
+                        : type == WEIGHT_IQ2_S ? 66
+                        : type == WEIGHT_IQ3_S ? 94
+                        : 40));
 }
 
-/* Rows of a grid are found one by one, in each of SLICE rows; the codes of a group are then transposed. Signs and scales are in
- * vectors from the beginning. */
-ALWAYS_INLINE void take_grid(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+/* Rows of a grid are found one by one, in each of SLICE rows; the codes of a group are then transposed. Signs and
+ * scales are in vectors from the beginning. */
+ALWAYS_INLINE void take_grid(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g,
+                             size_t at, size_t ahead)
 {
     typedef uint64_t two_integers __attribute__((vector_size(16)));
     const size_t eighth = quantized_format(type)->bytes / 8 + 1;
-    const int above = code_above(type), packed = type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ3_XXS, halves = has_halves(type) ? 2 : 1;
+    const int above = code_above(type), packed = type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ3_XXS,
+              halves = has_halves(type) ? 2 : 1;
     struct grid_pieces p;
     words bits;
     for (int r = 0; r < SLICE; r++)
@@ -92,7 +104,8 @@ ALWAYS_INLINE void take_grid(struct TAKER *to, enum weight_type type, const unsi
         for (int j = 0; j < 8; j++) { /* no byte carries: see with_signs */
             if (is_iq1(type)) {
                 words minus = -(type == WEIGHT_IQ1_S ? signs >> 15 & 1 : signs >> (j / 2 * 4 + 3) & 1);
-                v.codes[j] = (words)((byte_vector)v.codes[j] + (byte_vector)(each((unsigned)above + 1) - (minus & each(2))));
+                v.codes[j] = (words)((byte_vector)v.codes[j] +
+                                     (byte_vector)(each((unsigned)above + 1) - (minus & each(2))));
             } else
                 v.codes[j] += each((unsigned)above) - 2 * (v.codes[j] & four_bits(signs, j));
         }
@@ -100,8 +113,8 @@ ALWAYS_INLINE void take_grid(struct TAKER *to, enum weight_type type, const unsi
     }
 }
 
-/* TQ2_0: four groups share 32 bytes, two bits each. TQ1_0: a byte times a power of 3, of which only the low eight bits are kept,
- * times 3 has its next digit in bits 8 and 9. */
+/* TQ2_0: four groups share 32 bytes, two bits each. TQ1_0: a byte times a power of 3, of which only the low eight bits
+ * are kept, times 3 has its next digit in bits 8 and 9. */
 ALWAYS_INLINE words times_in_bytes(words w, unsigned factor)
 {
     words even = w & 0x00ff00ff, odd = w >> 8 & 0x00ff00ff;

@@ -1,5 +1,5 @@
-/* simd/quantized_open_group.h -- one group (32 weights) of each of several rows, unpacked; a part of quantized_open.h. The
- * comment there lists what the including file must define first. */
+/* simd/quantized_open_group.h -- one group (32 weights) of each of several rows, unpacked; a part of quantized_open.h.
+ * The comment there lists what the including file must define first. */
 #ifndef VB_QUANTIZED_OPEN_GROUP_H
 #define VB_QUANTIZED_OPEN_GROUP_H
 
@@ -66,19 +66,21 @@ ALWAYS_INLINE int32_t above_times_x(enum weight_type type, const struct quantize
 
 ALWAYS_INLINE int has_halves(enum weight_type type)
 {
-    return type == WEIGHT_Q6_K || type == WEIGHT_IQ2_XS || type == WEIGHT_IQ2_S || type == WEIGHT_IQ1_M || type == WEIGHT_Q3_K || type == WEIGHT_Q2_K ||
-           type == WEIGHT_NVFP4 || type == WEIGHT_GGUF_NVFP4;
+    return type == WEIGHT_Q6_K || type == WEIGHT_IQ2_XS || type == WEIGHT_IQ2_S || type == WEIGHT_IQ1_M ||
+           type == WEIGHT_Q3_K || type == WEIGHT_Q2_K || type == WEIGHT_NVFP4 || type == WEIGHT_GGUF_NVFP4;
 }
 ALWAYS_INLINE int has_minimums(enum weight_type type)
 {
-    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q2_K;
+    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K ||
+           type == WEIGHT_Q2_K;
 }
 
 /* Returns a vector in which every byte is `byte`. */
 ALWAYS_INLINE words each(unsigned byte) { return (words){0} + byte * 0x01010101u; }
 
 /* Copies group g of SLICE rows to an open panel. The SLICE rows become the rows of the panel from row `first` on. */
-ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, enum weight_type type, const struct open_group *group)
+ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, enum weight_type type,
+                             const struct open_group *group)
 {
     UNROLL
     for (int j = 0; j < 8; j++) {

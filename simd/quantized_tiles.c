@@ -1,6 +1,6 @@
-/* simd/quantized_tiles.c -- how a quantized matrix is cut into tiles, once for all vector instruction sets. As in tiles.c no
- * choice made here can reach the bits: few rows of x want panels that are streams, each read front to back; many want
- * panels that stay in L2 while tiles of x pass over them. */
+/* simd/quantized_tiles.c -- how a quantized matrix is cut into tiles, once for all vector instruction sets. As in
+ * tiles.c no choice made here can reach the bits: few rows of x want panels that are streams, each read front to back;
+ * many want panels that stay in L2 while tiles of x pass over them. */
 #include "simd/quantized_tiles.h"
 
 #define PREFETCH 2048 /* bytes ahead in a panel that is read once, from memory */
@@ -42,8 +42,8 @@ static inline void add_sums(float *restrict y, const float *restrict sums, size_
 }
 
 /* Rows t0..t1 of x times `count` panels from `first` on, `step` apart, in the block of groups [g, g + groups). */
-static void multiply_block(const struct quantized_product *p, size_t first, size_t count, size_t step, size_t g, size_t groups,
-                           const struct open_panel *opened)
+static void multiply_block(const struct quantized_product *p, size_t first, size_t count, size_t step, size_t g,
+                           size_t groups, const struct open_panel *opened)
 {
     const size_t bytes = panel_bytes(p->w->type, p->w->cols);
     struct quantized_tile tile = {.kind = p->kind, .groups = groups, .ldx = p->ldx};
@@ -68,14 +68,16 @@ static void multiply_block(const struct quantized_product *p, size_t first, size
             for (size_t i = 0; i < P && at + i < count; i++) {
                 size_t n, panel = first + (at + i) * step, rows = rows_of_panel(p, panel, &n);
                 for (size_t s = 0; s < T; s++)
-                    add_sums(p->y + (t + s) * p->ldy + n - p->w->panel_row, sums[i * T + s] + n % PANEL_ROWS, rows, g == 0);
+                    add_sums(p->y + (t + s) * p->ldy + n - p->w->panel_row, sums[i * T + s] + n % PANEL_ROWS, rows,
+                             g == 0);
             }
         }
     }
 }
 
 /* `count` panels, over the whole of K */
-static void multiply_panels(const struct quantized_product *p, size_t first, size_t count, size_t step, struct open_panel *opened)
+static void multiply_panels(const struct quantized_product *p, size_t first, size_t count, size_t step,
+                            struct open_panel *opened)
 {
     size_t G = p->w->cols / QUANTIZED_GROUP;
     for (size_t g = 0, groups; g < G; g += groups) {
@@ -113,8 +115,8 @@ static enum panel_kind kind_of(const struct weight_view *w)
     return f->minimums ? PANEL_OPEN_MINIMUMS : PANEL_OPEN;
 }
 
-void tiled_matmul_quantized(const struct quantized_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                            size_t n1, const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
+void tiled_matmul_quantized(const struct quantized_loops *v, float *y, size_t ldy, const struct weight_view *w,
+                            size_t n0, size_t n1, const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
     struct quantized_product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w),
                                  (struct open_panel *)scratch + MANY_PANELS};
@@ -126,7 +128,8 @@ void tiled_matmul_quantized(const struct quantized_loops *v, float *y, size_t ld
         for (size_t t = 0; t < T; t++)
             for (size_t n = n0; n < n1; n++)
                 y[t * ldy + n] = 0.0f;
-    } else if (T > FEW_ROWS_OF_X || w->type == WEIGHT_CACHE_Q8 || (w->type == WEIGHT_Q8_F32 && !w->panels)) { /* `few` does not support these */
+    } else if (T > FEW_ROWS_OF_X || w->type == WEIGHT_CACHE_Q8 ||
+               (w->type == WEIGHT_Q8_F32 && !w->panels)) { /* `few` does not support these */
         for (size_t i = first; i < end; i += MANY_PANELS)
             multiply_panels(&p, i, min_size(MANY_PANELS, end - i), 1, panel_is_open(p.kind) ? opened : NULL);
     } else if (!w->panels) {

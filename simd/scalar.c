@@ -84,14 +84,16 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
             y[t * ldy + n] = dot_row(w, n, NULL, x + t * ldx);
 }
 
-static void index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch)
+static void index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H,
+                         void *scratch)
 {
     static const float one = 1.0f;
     size_t D = keys->dim;
     (void)scratch;
     for (size_t i = 0; i < keys->count; i++) {
-        struct weight_view key = {.type = keys->codes ? WEIGHT_F8_E4M3 : WEIGHT_F32, .data = index_key(keys, i), .rows = 1, .cols = D,
-                                  .stride = D, .scale = &one, .scale_stride = 1, .block_rows = 1, .block_cols = INDEX_MAX_DIM};
+        struct weight_view key = {.type = keys->codes ? WEIGHT_F8_E4M3 : WEIGHT_F32, .data = index_key(keys, i),
+                                  .rows = 1, .cols = D, .stride = D, .scale = &one, .scale_stride = 1, .block_rows = 1,
+                                  .block_cols = INDEX_MAX_DIM};
         float acc = 0.0f;
         for (size_t h = 0; h < H; h++) {
             float dot = dot_row(&key, 0, q + h * D, NULL);
@@ -125,7 +127,8 @@ static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c
     fma_rows_onto(y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
-static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                      void *scratch)
 {
     (void)scratch;
     const float *row = w->data;
@@ -261,7 +264,8 @@ const struct kernels kernels_scalar = {
     .name = "scalar",
     .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
-    .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto},
+    .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto,
+                      fma_rows_onto},
     .fma_rows_cache_q8 = fma_rows,
     .fma_outer = fma_outer,
     .matmul_bf16 = matmul_bf16,

@@ -7,11 +7,12 @@
 extern const struct kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512_vnni, kernels_avx512_bf16;
-const struct kernels *const kernel_tables[] = {&kernels_avx512_bf16, &kernels_avx512_vnni, &kernels_avx512, &kernels_avx2,
-                                               &kernels_scalar, NULL};
+const struct kernels *const kernel_tables[] = {&kernels_avx512_bf16, &kernels_avx512_vnni, &kernels_avx512,
+                                               &kernels_avx2, &kernels_scalar, NULL};
 #elif defined(__aarch64__)
 extern const struct kernels kernels_neon, kernels_neon_dotprod, kernels_neon_i8mm;
-const struct kernels *const kernel_tables[] = {&kernels_neon_i8mm, &kernels_neon_dotprod, &kernels_neon, &kernels_scalar, NULL};
+const struct kernels *const kernel_tables[] = {&kernels_neon_i8mm, &kernels_neon_dotprod, &kernels_neon,
+                                               &kernels_scalar, NULL};
 #else
 const struct kernels *const kernel_tables[] = {&kernels_scalar, NULL};
 #endif
@@ -66,7 +67,8 @@ int kernels_runs_here(const struct kernels *k)
     if (!strcmp(k->name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               (!k->variant || cpu_has_avx512_vnni()) && (!k->variant || strcmp(k->variant, "bf16") || cpu_has_avx512_bf16());
+               (!k->variant || cpu_has_avx512_vnni()) &&
+               (!k->variant || strcmp(k->variant, "bf16") || cpu_has_avx512_bf16());
 #elif defined(__aarch64__)
     if (!strcmp(k->name, "neon"))
         return !k->variant || (strcmp(k->variant, "i8mm") ? cpu_has_dotprod() : cpu_has_i8mm());

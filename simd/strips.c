@@ -1,4 +1,5 @@
-/* simd/strips.c -- how the columns of the kernels fma_rows, fma_rows_onto and fma_outer are cut into strips, once for all vector instruction sets.
+/* simd/strips.c -- how the columns of the kernels fma_rows, fma_rows_onto and fma_outer are cut into strips, once for
+ * all vector instruction sets.
  *
  * As in tiles.c, no choice made here can reach the bits: each column has one sum, which is computed row by row. */
 #include "simd/quantized.h"
@@ -15,8 +16,8 @@ _Static_assert(sizeof(struct strip_work) <= KERNEL_SCRATCH, "kernels.h promises 
 
 /* One strip of some rows for T tokens, `s` without the tokens' fields. If fewer columns than those of a strip are left,
  * it is computed in work->cut. */
-static void strip_of_tokens(const struct vector_loops *v, struct strip s, float *y, size_t ldy, size_t count, const float *x, size_t T,
-                            struct strip_work *work, struct weight_ahead *ahead)
+static void strip_of_tokens(const struct vector_loops *v, struct strip s, float *y, size_t ldy, size_t count,
+                            const float *x, size_t T, struct strip_work *work, struct weight_ahead *ahead)
 {
     int whole = count == s.columns;
     for (size_t t = 0, tokens, tiles; t < T; t += tokens, s.prefetch = 0) {
@@ -36,13 +37,15 @@ static void strip_of_tokens(const struct vector_loops *v, struct strip s, float 
 }
 
 /* Decodes `count` columns of some rows, and pads them with +0 to `width` columns. */
-static void decode_strip(const struct vector_loops *v, float (*decoded)[STRIP], const struct weight_view *w, size_t n, size_t rows, size_t c,
-                         size_t count, size_t width)
+static void decode_strip(const struct vector_loops *v, float (*decoded)[STRIP], const struct weight_view *w, size_t n,
+                         size_t rows, size_t c, size_t count, size_t width)
 {
     if (w->type == WEIGHT_CACHE_Q8) {
         const struct quantized_format *f = quantized_format(w->type);
         size_t pitch = w->stride / QUANTIZED_GROUP * f->bytes, groups = (count + QUANTIZED_GROUP - 1) / QUANTIZED_GROUP;
-        v->decode_cache_q8(decoded[0], STRIP, (const unsigned char *)w->data + n * pitch + c / QUANTIZED_GROUP * f->bytes, pitch, rows, groups);
+        v->decode_cache_q8(decoded[0], STRIP,
+                           (const unsigned char *)w->data + n * pitch + c / QUANTIZED_GROUP * f->bytes, pitch, rows,
+                           groups);
         return;
     }
     for (size_t r = 0; r < rows; r++) {
@@ -60,11 +63,12 @@ static size_t width_of(size_t left, int stored)
 }
 
 /* x[t * ldx + n * step]: the factor of token t and row n */
-static void fma_strips(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
-                       size_t ldx, size_t step, size_t T, void *scratch, int onto)
+static void fma_strips(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
+                       size_t c1, const float *x, size_t ldx, size_t step, size_t T, void *scratch, int onto)
 {
     struct strip_work *work = scratch;
-    int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32, side_by_side = T <= v->strip_tokens && c1 - c0 > 2 * STRIP;
+    int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32,
+        side_by_side = T <= v->strip_tokens && c1 - c0 > 2 * STRIP;
     size_t pitch = w->stride * weight_size(w->type), rows = side_by_side ? FEW_ROWS : STRIP_ROWS, width;
 
     for (size_t t = 0; !onto && w->rows == 0 && t < T; t++)
@@ -75,10 +79,13 @@ static void fma_strips(const struct vector_loops *v, float *y, size_t ldy, const
             width = width_of(c1 - c, stored);
             size_t count = min_size(c1 - c, width);
             int direct = stored && count == width;
-            struct strip s = {.source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32, .columns = width, .first = !onto && n == 0,
-                              .rows = min_size(w->rows - n, rows), .w = direct ? (const void *)weight_at(w, n, c) : work->decoded,
+            struct strip s = {.source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32, .columns = width,
+                              .first = !onto && n == 0, .rows = min_size(w->rows - n, rows),
+                              .w = direct ? (const void *)weight_at(w, n, c) : work->decoded,
                               .pitch = direct ? pitch : sizeof work->decoded[0], .ldx = ldx, .step = step,
-                              .prefetch = !direct ? 0 : side_by_side ? rows * pitch : AHEAD * pitch};
+                              .prefetch = !direct ? 0
+                                          : side_by_side ? rows * pitch
+                                          : AHEAD * pitch};
             if (!direct)
                 decode_strip(v, work->decoded, w, n, s.rows, c, count, width);
             strip_of_tokens(v, s, y + c, ldy, count, x + n * step, T, work, w->ahead);
@@ -91,8 +98,8 @@ void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const st
     fma_strips(v, y, ldy, w, c0, c1, x, ldx, 1, T, scratch, onto);
 }
 
-void tiled_fma_outer(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
-                     void *scratch)
+void tiled_fma_outer(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, const float *x,
+                     size_t ldx, size_t T, void *scratch)
 {
     fma_strips(v, y, ldy, w, 0, w->cols, x, 1, ldx, T, scratch, 1);
 }

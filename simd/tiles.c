@@ -10,7 +10,8 @@
 #define FEW_TOKENS 12    /* up to here a tile's weights stay in L1 while all tokens pass */
 #define L2_ROWS 128      /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
 #define DECODED_ROWS 32  /* rows of decoded weights: 128 KB; more of them if they are shorter than a block */
-#define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS; more of shorter ones */
+#define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS; more of
+                            shorter ones */
 #define PREFETCH 512     /* bytes ahead in a stream of weights */
 #define TILES_AT_ONCE 16 /* whose weights stay in L2 while a few tokens pass tile by tile */
 #define PIECES 8         /* of the tiles that many tokens pass; the next tokens are prefetched between them */
@@ -51,10 +52,12 @@ static void decode_codes(const struct vector_loops *v, float *out, enum weight_t
 }
 
 /* j is a multiple of 32. A group that is cut short is decoded from a copy. */
-static void decode_groups_of_i4(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n, int packed)
+static void decode_groups_of_i4(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i,
+                                size_t j, size_t n, int packed)
 {
     size_t at = i * w->stride + j, tail = n % DOT_CHUNK, whole = n - tail;
-    const unsigned char *codes = (const unsigned char *)w->data + at / 2, *scales = (const unsigned char *)w->group_scale + at / DOT_CHUNK * 2;
+    const unsigned char *codes = (const unsigned char *)w->data + at / 2,
+                        *scales = (const unsigned char *)w->group_scale + at / DOT_CHUNK * 2;
     unsigned char cut[DOT_CHUNK / 2] = {0};
     float decoded[DOT_CHUNK];
     v->decode_i4(out, codes, scales, whole / DOT_CHUNK, w->rounded, packed);
@@ -69,7 +72,8 @@ static void decode_groups_of_i4(const struct vector_loops *v, float *out, const 
 }
 
 /* j is a multiple of 32 */
-static void decode_chunks_of_f4(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n, int packed)
+static void decode_chunks_of_f4(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i,
+                                size_t j, size_t n, int packed)
 {
     size_t tail = n % DOT_CHUNK, whole = n - tail;
     float decoded[DOT_CHUNK];
@@ -135,8 +139,8 @@ static void copy_tokens(float (*copy)[DOT_BLOCK], const float *x, size_t ldx, si
     }
 }
 
-/* Narrow vectors chunk by chunk, side by side: apart by a power of two, as models have them, they would push one another
- * out of L1, which a tile of pairs of bf16, twice as fast as f32's, has no time for. */
+/* Narrow vectors chunk by chunk, side by side: apart by a power of two, as models have them, they would push one
+ * another out of L1, which a tile of pairs of bf16, twice as fast as f32's, has no time for. */
 static void gather_tokens(uint16_t *copy, const uint16_t *x, size_t ldx, size_t T, size_t chunks)
 {
     for (size_t c = 0; c < chunks; c++)
@@ -200,7 +204,8 @@ struct tiles {
     size_t n, tiles, next, apart, count;
 };
 
-/* Tiles of fewer than TILE_ROWS rows, one at a time: a row that is missing repeats the first, into sums that nobody takes. */
+/* Tiles of fewer than TILE_ROWS rows, one at a time: a row that is missing repeats the first, into sums that nobody
+ * takes. */
 static void multiply_cut(const struct vector_loops *v, struct tile *tile, size_t T, size_t tiles, size_t count)
 {
     void (*const work)(size_t, const struct tile *) = tile->narrow ? v->tile_bf16 : v->tile;
@@ -220,8 +225,8 @@ static void multiply_cut(const struct vector_loops *v, struct tile *tile, size_t
 }
 
 /* All tiles. Of many tokens, those of the next tile, up to t1, are prefetched piece by piece meanwhile. */
-static void multiply_tiles(const struct product *p, struct tile *tile, const struct tiles *rows, size_t t, size_t T, size_t t1,
-                           size_t k)
+static void multiply_tiles(const struct product *p, struct tile *tile, const struct tiles *rows, size_t t, size_t T,
+                           size_t t1, size_t k)
 {
     void (*const work)(size_t, const struct tile *) = tile->narrow ? p->v->tile_bf16 : p->v->tile;
     size_t pieces = p->many ? min_size(rows->tiles, PIECES) : 1;
@@ -232,7 +237,8 @@ static void multiply_tiles(const struct product *p, struct tile *tile, const str
     struct tile piece = *tile;
     for (size_t i = 0, done = 0; i < pieces; i++, done += piece.count) {
         if (p->many)
-            prefetch_tokens(p, t + T, min_size(t + 2 * T, t1), k, tile->chunks * i / pieces, tile->chunks * (i + 1) / pieces);
+            prefetch_tokens(p, t + T, min_size(t + 2 * T, t1), k, tile->chunks * i / pieces,
+                            tile->chunks * (i + 1) / pieces);
         piece.count = rows->tiles * (i + 1) / pieces - done;
         piece.y = tile->y + done * tile->y_next;
         for (size_t r = 0; r < TILE_ROWS; r++)
@@ -241,7 +247,8 @@ static void multiply_tiles(const struct product *p, struct tile *tile, const str
     }
 }
 
-/* How far ahead a tile of T tokens prefetches: the same rows of the next tile, or a place further on in the same rows. */
+/* How far ahead a tile of T tokens prefetches: the same rows of the next tile, or a place further on in the same
+ * rows. */
 static size_t prefetch_distance(const struct product *p, const struct tiles *rows, size_t T)
 {
     size_t size = weight_size(p->w->type), row_bytes = p->w->stride * size;
@@ -271,7 +278,8 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
         tile.first = k == 0;
         for (size_t i = 0; p->decoded && i < rows->tiles; i++)
             for (size_t r = 0; r < rows->count; r++)
-                tiled_decode(p->v, panel + (i * TILE_ROWS + r) * pitch, w, rows->n + i * rows->next + r * rows->apart, k, length, 1);
+                tiled_decode(p->v, panel + (i * TILE_ROWS + r) * pitch, w, rows->n + i * rows->next + r * rows->apart,
+                             k, length, 1);
         for (size_t r = 0; r < rows->count; r++)
             tile.w[r] = p->decoded ? (const void *)(panel + r * pitch) : weight_at(w, rows->n + r * rows->apart, k);
         for (size_t t = t0, T; t < t1; t += T) {
@@ -284,13 +292,14 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
     }
 }
 
-/* Few tokens: four streams of rows, the last the shortest; tile i takes the i-th row of each. Rows of one block go all at
- * once; longer ones, and those that are decoded, tile by tile, each read front to back. */
+/* Few tokens: four streams of rows, the last the shortest; tile i takes the i-th row of each. Rows of one block go all
+ * at once; longer ones, and those that are decoded, tile by tile, each read front to back. */
 static void multiply_streams(const struct product *p, size_t n0, size_t n1, size_t T)
 {
     size_t rows = n1 - n0, streams = (rows + TILE_ROWS - 1) / TILE_ROWS, at_once;
     for (size_t i = 0; i < streams; i += at_once) {
-        size_t count = (rows - i + streams - 1) / streams; /* so many up to the end of the shorter streams, then one less */
+        size_t count = (rows - i + streams - 1) / streams; /* so many up to the end of the shorter streams, then one
+                                                              less */
         size_t alike = rows % streams > i ? rows % streams - i : streams - i;
         at_once = p->decoded || p->w->cols > DOT_BLOCK ? 1 : T > p->v->tokens ? min_size(alike, TILES_AT_ONCE) : alike;
         multiply_rows(p, &(struct tiles){n0 + i, at_once, 1, streams, count}, 0, T);
@@ -310,7 +319,8 @@ static void multiply_block(const struct product *p, size_t n, size_t rows, size_
 static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
 {
     const struct weight_view *w = p->w;
-    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || weight_is_byte(w->type) || weight_is_packed(w->type);
+    int whole = w->cols % DOT_CHUNK == 0,
+        rare = w->type == WEIGHT_F16 || weight_is_byte(w->type) || weight_is_packed(w->type);
     p->many = T > FEW_TOKENS;
     p->decoded = !w->packed && (rare || !whole || (w->type == WEIGHT_F32 && p->many));
     if (w->cols == 0) {
@@ -325,7 +335,8 @@ static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
         }
         multiply_streams(p, n0, n1, T);
     } else {
-        size_t pitch = panel_pitch(w), rows = p->decoded ? DECODED_ROWS * DOT_BLOCK / pitch / TILE_ROWS * TILE_ROWS : L2_ROWS;
+        size_t pitch = panel_pitch(w),
+               rows = p->decoded ? DECODED_ROWS * DOT_BLOCK / pitch / TILE_ROWS * TILE_ROWS : L2_ROWS;
         size_t tokens = p->decoded ? PANEL_TOKENS * DOT_BLOCK / pitch / TILE_TOKENS * TILE_TOKENS : T;
         for (size_t t = 0; t < T; t += tokens)
             for (size_t n = n0; n < n1; n += rows)

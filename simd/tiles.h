@@ -2,13 +2,13 @@
  *
  * A tile multiplies TILE_ROWS rows of the matrix by a few tokens, over one block of K (DOT_BLOCK columns). Each pair of
  * a row and a token has its own sixteen sums, and all of them are in registers. A strip is 16 to STRIP columns
- * of the result of the kernels fma_rows, fma_rows_onto and fma_outer. Each instruction set supplies a tile function, a strip function and a decoder (struct
- * vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
+ * of the result of the kernels fma_rows, fma_rows_onto and fma_outer. Each instruction set supplies a tile function, a
+ * strip function and a decoder (struct vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
  *
  * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
- * fewer than LEAST_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8, I8, I4 and F4 weights
- * are always decoded to f32 first, in strips of STRIP or HALF_STRIP columns. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
- * the tile and discards the extra sums. */
+ * fewer than LEAST_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8, I8, I4 and
+ * F4 weights are always decoded to f32 first, in strips of STRIP or HALF_STRIP columns. If fewer than TILE_ROWS rows
+ * are left, tiles.c repeats one of them in the tile and discards the extra sums. */
 #ifndef VB_TILES_H
 #define VB_TILES_H
 
@@ -35,10 +35,12 @@ struct tile {
     size_t w_next;            /* bytes from a row of a tile to the same row of the next tile */
     const float *x;           /* the tokens' vectors in packed order, at the first number of the block (for `tile`) */
     const uint16_t *narrow;   /* the tokens' vectors as BF16 in natural order (for `tile_bf16`), else NULL */
-    size_t ldx, step;         /* elements of x or `narrow`: ldx from a token to the next, step from a chunk to the next */
+    size_t ldx, step;         /* elements of x or `narrow`: ldx from a token to the next, step from a chunk to the
+                                 next */
     size_t chunks;            /* number of chunks of 32 in this block; all of them are whole */
     size_t prefetch;          /* prefetch distance in bytes, which is added to the address of a weight */
-    float *y;                 /* the sum of row r and token t of tile i belongs to y[i * y_next + r * y_row + t * ldy] */
+    float *y;                 /* the sum of row r and token t of tile i belongs to y[i * y_next + r * y_row + t *
+                                 ldy] */
     size_t y_next, y_row, ldy;
     int first;                /* nonzero: sums are assigned to y (first block of K); 0: they are added to y */
 };
@@ -60,8 +62,8 @@ struct strip {
 /* The functions that an instruction set supplies. T is a number of tokens, from 1 to the member `tokens`. */
 struct vector_loops {
     size_t tokens;
-    /* From so many tokens on, `tile` reads a block of weights more than once, and each time prefetches a part of the next tile;
-     * 0: never */
+    /* From so many tokens on, `tile` reads a block of weights more than once, and each time prefetches a part of the
+     * next tile; 0: never */
     size_t parts_from;
     /* Computes the sums of all tiles of the series for T tokens. */
     void (*tile)(size_t T, const struct tile *tile);
@@ -69,21 +71,24 @@ struct vector_loops {
      * at least 2^-56 in magnitude. tile_bf16 is NULL if the instruction set has no such function; tiles.c then
      * widens the vectors to f32 and calls `tile`. */
     void (*tile_bf16)(size_t T, const struct tile *tile);
-    /* Computes y[t][c] = fma(x of t and n, w[n][c], y[t][c]) for each token t, each column c of the strip, and each row n of
-     * w in ascending order. T is from 1 to strip_tokens. */
+    /* Computes y[t][c] = fma(x of t and n, w[n][c], y[t][c]) for each token t, each column c of the strip, and each row
+     * n of w in ascending order. T is from 1 to strip_tokens. */
     void (*strip)(size_t T, const struct strip *strip);
     size_t strip_tokens;
     /* Decodes whole chunks of 32 weights (F16, BF16, F8_E4M3 or I8) to f32, in natural order, or in packed order if
      * `packed` is nonzero. `scale` multiplies F8_E4M3 and I8 weights and is ignored for the other types. */
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
-    /* Decodes whole groups of 32 weights of type I4. `scales` has a BF16 number for each group. `rounded`: struct weight_view. */
-    void (*decode_i4)(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed);
-    /* Decodes whole chunks of 32 weights of an F4 matrix. The first is weight `at` of the matrix: row at / stride, column
-     * at % stride. It begins a group. */
+    /* Decodes whole groups of 32 weights of type I4. `scales` has a BF16 number for each group. `rounded`: struct
+     * weight_view. */
+    void (*decode_i4)(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded,
+                      int packed);
+    /* Decodes whole chunks of 32 weights of an F4 matrix. The first is weight `at` of the matrix: row at / stride,
+     * column at % stride. It begins a group. */
     void (*decode_f4)(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed);
-    /* Decodes groups of type CACHE_Q8 to f32, in natural order: `groups` groups of each of `rows` rows. Rows begin `pitch`
-     * bytes apart at `blocks`, and ld floats apart at `out`. */
-    void (*decode_cache_q8)(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups);
+    /* Decodes groups of type CACHE_Q8 to f32, in natural order: `groups` groups of each of `rows` rows. Rows begin
+     * `pitch` bytes apart at `blocks`, and ld floats apart at `out`. */
+    void (*decode_cache_q8)(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows,
+                            size_t groups);
     void (*pack)(float *packed, const float *x, size_t K);
 };
 
@@ -91,14 +96,15 @@ void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const stru
                   const float *x, size_t ldx, size_t T, void *scratch);
 void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                        size_t n1, const uint16_t *x, size_t ldx, size_t T, void *scratch);
-/* Decodes weights (i, j) .. (i, j + n - 1) of w, of any type that follows rule 1, to f32, in natural order or packed. */
+/* Decodes weights (i, j) .. (i, j + n - 1) of w, of any type that follows rule 1, to f32, in natural order or
+ * packed. */
 void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
                   int packed);
 /* Defined in strips.c; for types that follow rule 1 and for CACHE_Q8. onto: nonzero for kernel fma_rows_onto. */
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T, void *scratch, int onto);
-void tiled_fma_outer(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
-                     void *scratch);
+void tiled_fma_outer(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, const float *x,
+                     size_t ldx, size_t T, void *scratch);
 
 /* --- what tiles.c and strips.c share --- */
 
@@ -114,8 +120,8 @@ static inline const unsigned char *weight_at(const struct weight_view *w, size_t
     return (const unsigned char *)w->data + (i * w->stride + j) * weight_size(w->type);
 }
 
-/* Returns where a loop of `times` rounds begins to prefetch, and sets *step to the distance of its prefetches: at most a
- * cache line. If there is nothing to prefetch, it is w, again and again: that costs less than to ask. */
+/* Returns where a loop of `times` rounds begins to prefetch, and sets *step to the distance of its prefetches: at most
+ * a cache line. If there is nothing to prefetch, it is w, again and again: that costs less than to ask. */
 static inline const char *take_ahead(struct weight_ahead *ahead, const void *w, size_t times, size_t *step)
 {
     const char *at = ahead ? ahead->at : w;
@@ -158,8 +164,8 @@ ALWAYS_INLINE void put_tile(const struct tile *p, size_t i, int T, float (*sums)
 }
 
 /* Kernel `narrow`: rounds K packed numbers to BF16 in natural order. Two neighbouring BF16 numbers form a 32-bit word:
- * the odd element is its upper half, and the even one its lower half. The loop writes one 32-bit word in each iteration.
- * It is compiled once for each instruction set, and the compiler vectorises it. */
+ * the odd element is its upper half, and the even one its lower half. The loop writes one 32-bit word in each
+ * iteration. It is compiled once for each instruction set, and the compiler vectorises it. */
 ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
 {
     for (size_t k = 0; k < K; k += DOT_CHUNK, packed += DOT_CHUNK, y += DOT_CHUNK) {
@@ -184,8 +190,8 @@ ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
 
 ALWAYS_INLINE size_t f4_scales_of_a_chunk(const struct weight_view *w) { return w->group_size == 16 ? 2 : 1; }
 
-/* Converts the scales of some chunks of an F4 matrix to f32; the first chunk begins at weight `at`. The E2M1 numbers are multiplied
- * by them, and then by f4_factor(w). Each loop is for the compiler to vectorise. */
+/* Converts the scales of some chunks of an F4 matrix to f32; the first chunk begins at weight `at`. The E2M1 numbers
+ * are multiplied by them, and then by f4_factor(w). Each loop is for the compiler to vectorise. */
 ALWAYS_INLINE void f4_scales(float *restrict out, const struct weight_view *w, size_t at, size_t chunks)
 {
     const size_t count = f4_scales_of_a_chunk(w) * chunks;
@@ -204,10 +210,14 @@ ALWAYS_INLINE void f4_scales(float *restrict out, const struct weight_view *w, s
         out[i] /= w->tensor_scale;
 }
 
-ALWAYS_INLINE float f4_factor(const struct weight_view *w) { return w->group_size == 16 && !w->divides ? w->tensor_scale : 1.0f; }
+ALWAYS_INLINE float f4_factor(const struct weight_view *w)
+{
+    return w->group_size == 16 && !w->divides ? w->tensor_scale : 1.0f;
+}
 
 /* vector_loops.decode_cache_q8, for the compiler to vectorise as it does narrow_chunks. */
-ALWAYS_INLINE void decode_groups(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
+ALWAYS_INLINE void decode_groups(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows,
+                                 size_t groups)
 {
     for (size_t r = 0; r < rows; r++)
         for (size_t g = 0; g < groups; g++) {

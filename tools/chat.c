@@ -28,8 +28,9 @@ static int replace_timeline(struct chat *t, const int32_t *ids, size_t count)
         return cli_fail(t->c, EXIT_USAGE, "the conversation has %zu tokens, the context %zu", count, t->context);
     while (same < had && same < count && tokens[same] == ids[same])
         same++;
-    return vb_truncate(t->session, same, &err) || vb_append(t->session, ids + same, count - same, &err) ? cli_error(t->c, &err)
-                                                                                                          : EXIT_DONE;
+    return vb_truncate(t->session, same, &err) || vb_append(t->session, ids + same, count - same, &err)
+               ? cli_error(t->c, &err)
+               : EXIT_DONE;
 }
 
 /* *count: the number of tokens of the conversation so far */
@@ -134,19 +135,24 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--context", "Set the maximum number of tokens in the conversation (default 8192, or the model's maximum if that is smaller)."},
+    {"--context",
+     "Set the maximum number of tokens in the conversation (default 8192, or the model's maximum if that is smaller)."},
     {"-n", "Generate at most N tokens per answer (default: as many as the context allows)."},
-    {"--json", "Print a JSON object for each answer. The object has all keys of `generate --json`. The additional key prefill_tokens is "
+    {"--json", "Print a JSON object for each answer. The object has all keys of `generate --json`. The additional key "
+               "prefill_tokens is "
                "the number of prompt tokens that were computed for this answer."},
     {NULL, NULL}};
 
 const struct command command_chat = {
     "chat", "talk to the model; each line of input is a message",
     "MODEL [OPTIONS]",
-    "Reads a line from the user, prints the model's answer, and repeats this until the end of the input (Ctrl-D). The checkpoint's\n"
-    "chat template builds the prompt. Only the part of the conversation that is not yet in the KV cache is computed. On a terminal,\n"
-    "you can edit the line, and the arrow keys bring back earlier lines. Ctrl-C during an answer stops the answer. Ctrl-C between\n"
+    "Reads a line from the user, prints the model's answer, and repeats this until the end of the input (Ctrl-D). The "
+    "checkpoint's\n"
+    "chat template builds the prompt. Only the part of the conversation that is not yet in the KV cache is computed. "
+    "On a terminal,\n"
+    "you can edit the line, and the arrow keys bring back earlier lines. Ctrl-C during an answer stops the answer. "
+    "Ctrl-C between\n"
     "two answers ends the program with exit code 130. After each answer, a line of statistics is printed on stderr.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_CHAT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_LOGPROBS | TAKES_STOP |
-        TAKES_ACCEPTANCE,
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_CHAT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS |
+        TAKES_LOGPROBS | TAKES_STOP | TAKES_ACCEPTANCE,
     run, notes, 0, NULL};

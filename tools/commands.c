@@ -34,7 +34,10 @@ static int written(const struct cli *c, int code)
 
 int cli_main(int argc, char **argv, vb_ranks *ranks, int count)
 {
-    struct cli c = {.commands = commands, .group = ranks, .group_size = count, .n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .layer = -1, .mtp_num_layers = -1, .sequence = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1, .port = -1, .max_waiting = -1, .latency = -1, .train = CLI_TRAINING_NOT_GIVEN};
+    struct cli c = {.commands = commands, .group = ranks, .group_size = count, .n = -1, .context = -1,
+                    .draft_tokens = -1, .runs = -1, .layer = -1, .mtp_num_layers = -1, .sequence = -1, .logprobs = -1,
+                    .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1, .port = -1, .max_waiting = -1,
+                    .latency = -1, .train = CLI_TRAINING_NOT_GIVEN};
     cli_begin();
     c.started = cli_seconds();
     if (argc < 2) {

@@ -30,18 +30,18 @@ struct conventions_text {
 
 /* --- the list of conventions --- */
 
-/* Points on which engines differ that no model computes otherwise, so --convention does not set them: where they are found, the
- * values, and who has which. */
+/* Points on which engines differ that no model computes otherwise, so --convention does not set them: where they are
+ * found, the values, and who has which. */
 static const struct found_row {
     const char *name, *values, *who, *by;
 } found_rows[] = {
     {"logprobs", "raw, temperature",
-     "raw: vLLM since V1 (logprobs_mode raw_logprobs), llama.cpp, SGLang with SGLANG_RETURN_ORIGINAL_LOGPROB; temperature (the logits are divided by it): "
-     "SGLang, vLLM with processed_logprobs, vLLM V0",
+     "raw: vLLM since V1 (logprobs_mode raw_logprobs), llama.cpp, SGLang with SGLANG_RETURN_ORIGINAL_LOGPROB; "
+     "temperature (the logits are divided by it): SGLang, vLLM with processed_logprobs, vLLM V0",
      "MODEL --against FILE.jsonl"},
     {"ranks", "1, 2, 4, 8",
-     "ranks of tensor parallelism, whose parts of o_proj are added once (in F32, then one rounding: vLLM's custom all-reduce), in a chain (each sum "
-     "rounded: a ring of NCCL) or in a tree",
+     "ranks of tensor parallelism, whose parts of o_proj are added once (in F32, then one rounding: vLLM's custom "
+     "all-reduce), in a chain (each sum rounded: a ring of NCCL) or in a tree",
      "MODEL --against DUMP, if the dump is in BF16 or F16"},
 };
 
@@ -67,14 +67,15 @@ static int list_json(void)
     vb_convention r;
     vb_system p;
     for (size_t i = 0; vb_convention_at(i, &r); i++)
-        json_array_append_new(rows, json_pack("{s:s,s:s,s:o,s:s}", "name", r.name, "of", r.changes_output ? "target" : "draft", "values",
-                                              values_of(&r), "who", r.who));
+        json_array_append_new(rows,
+                              json_pack("{s:s,s:s,s:o,s:s}", "name", r.name, "of",
+                                        r.changes_output ? "target" : "draft", "values", values_of(&r), "who", r.who));
     for (size_t i = 0; i < sizeof found_rows / sizeof *found_rows; i++)
         json_array_append_new(rows, json_pack("{s:s,s:s,s:o,s:s}", "name", found_rows[i].name, "of", "files", "values",
                                               list_of_values(found_rows[i].values), "who", found_rows[i].who));
     for (size_t i = 0; vb_system_at(i, &p); i++)
-        json_array_append_new(systems, json_pack("{s:s,s:s,s:s,s:s}", "name", p.name, "sets", p.conventions, "draft", p.draft,
-                                                 "evidence", p.evidence));
+        json_array_append_new(systems, json_pack("{s:s,s:s,s:s,s:s}", "name", p.name, "sets", p.conventions, "draft",
+                                                 p.draft, "evidence", p.evidence));
     return cli_print_json(json_pack("{s:o,s:o}", "conventions", rows, "systems", systems));
 }
 
@@ -97,17 +98,19 @@ static int list(const struct cli *c)
     }
     puts("\nof files: --against finds them, and no option sets them");
     for (size_t i = 0; i < sizeof found_rows / sizeof *found_rows; i++)
-        printf("  %-16s %-34s %s\n  %-16s found by verbatim conventions %s\n", found_rows[i].name, found_rows[i].values, found_rows[i].who, "",
-               found_rows[i].by);
+        printf("  %-16s %-34s %s\n  %-16s found by verbatim conventions %s\n", found_rows[i].name, found_rows[i].values,
+               found_rows[i].who, "", found_rows[i].by);
     puts("\n--as SYSTEM");
     for (size_t i = 0; vb_system_at(i, &p); i++)
-        printf("  %-13s %s\n  %-13s drafts with %s; %s\n", p.name, *p.conventions ? p.conventions : "(the defaults)", "", p.draft, p.evidence);
+        printf("  %-13s %s\n  %-13s drafts with %s; %s\n", p.name, *p.conventions ? p.conventions : "(the defaults)",
+               "", p.draft, p.evidence);
     return EXIT_DONE;
 }
 
 /* --- the settings --- */
 
-static struct conventions_setting *add(struct conventions_setting *s, size_t *count, const char *draft, const char *list, int is_target)
+static struct conventions_setting *add(struct conventions_setting *s, size_t *count, const char *draft,
+                                       const char *list, int is_target)
 {
     struct conventions_setting *n = &s[(*count)++];
     *n = (struct conventions_setting){.draft = draft, .is_target = is_target, .fingerprint = VB_FINGERPRINT_START};
@@ -146,14 +149,15 @@ static size_t settings_of(const struct cli *c, struct conventions_setting *s)
 static int decode_windows(struct cli *c, struct conventions_setting *s, const struct conventions_text *t)
 {
     char conventions[sizeof c->conventions + sizeof s->list + 2];
-    vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = conventions, .numa = c->numa, .repack = c->repack,
-                                .threads = c->session.threads};
+    vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = conventions,
+                                .numa = c->numa, .repack = c->repack, .threads = c->session.threads};
     vb_session_options so = c->session;
     vb_model *model;
     vb_error err = {0};
     if (cli_without_tensor_cores(c))
         return EXIT_USAGE;
-    snprintf(conventions, sizeof conventions, "%s%s%s", c->conventions, *c->conventions && *s->list ? "," : "", s->list);
+    snprintf(conventions, sizeof conventions, "%s%s%s", c->conventions, *c->conventions && *s->list ? "," : "",
+             s->list);
     if (vb_model_open(&model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     so.context = (int32_t)(t->prompt + t->length);
@@ -211,8 +215,8 @@ static int matrix(struct cli *c, const struct conventions_text *t)
     cli_must(s);
     size_t count = settings_of(c, s);
     if (!c->json)
-        printf("%zu windows: %zu tokens of the text, then %zu decoded\n\n%-32s %-13s %6s   %s\n", t->windows, t->prompt, t->length,
-               "conventions", "drafts by", "tokens/forward", "accepted by depth, output");
+        printf("%zu windows: %zu tokens of the text, then %zu decoded\n\n%-32s %-13s %6s   %s\n", t->windows, t->prompt,
+               t->length, "conventions", "drafts by", "tokens/forward", "accepted by depth, output");
     for (size_t i = 0; i < count && code == EXIT_DONE; i++) {
         cli_progress("conventions", i, count);
         code = decode_windows(c, &s[i], t);
@@ -226,8 +230,8 @@ static int matrix(struct cli *c, const struct conventions_text *t)
     cli_progress("conventions", count, count);
     free(s);
     if (code == EXIT_DONE && c->json)
-        code = cli_print_json(json_pack("{s:I,s:I,s:I,s:O}", "windows", (json_int_t)t->windows, "prompt", (json_int_t)t->prompt,
-                                        "decoded", (json_int_t)t->length, "rows", rows));
+        code = cli_print_json(json_pack("{s:I,s:I,s:I,s:O}", "windows", (json_int_t)t->windows, "prompt",
+                                        (json_int_t)t->prompt, "decoded", (json_int_t)t->length, "rows", rows));
     json_decref(rows);
     return code != EXIT_DONE ? code : broken ? EXIT_DIFFERENCE : EXIT_DONE;
 }
@@ -243,7 +247,8 @@ static int run(struct cli *c)
     int code = cli_open(c);
     c->prompt_file = c->file;
     if (code == EXIT_DONE && c->against)
-        return scored_is(c->against) && !diff_is_stats(c->against) ? conventions_against_scores(c) : conventions_against(c);
+        return scored_is(c->against) && !diff_is_stats(c->against) ? conventions_against_scores(c)
+                                                                   : conventions_against(c);
     if (code == EXIT_DONE && !vb_mtp_modules(c->model))
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
     if (code == EXIT_DONE && !c->file == !c->tokens)
@@ -261,7 +266,8 @@ static int run(struct cli *c)
         t.windows = t.count / t.prompt < MOST_WINDOWS ? t.count / t.prompt : MOST_WINDOWS;
         t.ids = ids;
         code = t.prompt + t.length > most
-                   ? cli_fail(c, EXIT_USAGE, "%zu tokens and %zu decoded do not fit into max_position_embeddings, which is %zu",
+                   ? cli_fail(c, EXIT_USAGE,
+                              "%zu tokens and %zu decoded do not fit into max_position_embeddings, which is %zu",
                               t.prompt, t.length, most)
                    : matrix(c, &t);
     }
@@ -272,12 +278,14 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--context", "Cut the text into windows of N tokens (default 64). At most the first 8 windows are used."},
     {"-n", "Decode N tokens after each window (default 64)."},
-    {"--draft", "Measure with this method only. By default, all conventions are measured with mtp-eagle, and the default conventions "
+    {"--draft", "Measure with this method only. By default, all conventions are measured with mtp-eagle, and the "
+                "default conventions "
                 "also with the other methods."},
     {"--convention", "Start from these conventions instead of the defaults."},
     {"--as", "Start from all conventions of this system instead of the defaults."},
-    {"--names", "With --against, and if DUMP has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, "
-                "sglang or vllm."},
+    {"--names",
+     "With --against, and if DUMP has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, "
+     "sglang or vllm."},
     {"--json", "Print {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}."},
     {NULL, NULL}};
 
@@ -285,12 +293,18 @@ const struct command command_conventions = {
     "conventions", "list the points on which inference engines disagree; measure the effect of each convention",
     "[--json]\nMODEL (--file FILE | --tokens IDS) [OPTIONS]\nMODEL --against DUMP [OPTIONS]",
     "Without MODEL, lists the conventions and the systems, and says which system follows which convention.\n"
-    "With MODEL, cuts a text into windows and decodes after each window with several settings: the default conventions, every draft\n"
-    "method, each convention changed alone, and all conventions of each system. For each setting, prints the tokens per forward\n"
-    "pass and the acceptance at each draft depth. The command also checks that conventions about drafting do not change any logit\n"
+    "With MODEL, cuts a text into windows and decodes after each window with several settings: the default "
+    "conventions, every draft\n"
+    "method, each convention changed alone, and all conventions of each system. For each setting, prints the tokens "
+    "per forward\n"
+    "pass and the acceptance at each draft depth. The command also checks that conventions about drafting do not "
+    "change any logit\n"
     "of the output. If one of them does, the exit code is 3.\n"
-    "With --against, searches for the conventions that reproduce a dump, and for its number of tensor-parallel ranks. If DUMP is a\n"
-    "file of log-probabilities (.jsonl or .json, as `score`, SGLang or vLLM write them), finds out whether they are raw or at the\n"
+    "With --against, searches for the conventions that reproduce a dump, and for its number of tensor-parallel ranks. "
+    "If DUMP is a\n"
+    "file of log-probabilities (.jsonl or .json, as `score`, SGLang or vLLM write them), finds out whether they are "
+    "raw or at the\n"
     "temperature. The temperature is in the file, or --temperature gives it.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL | TAKES_AGAINST,
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL |
+        TAKES_AGAINST,
     run, notes, COMPARES_SYSTEMS, NULL};

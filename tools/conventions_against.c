@@ -1,22 +1,24 @@
 /* tools/conventions_against.c -- `verbatim conventions MODEL --against DUMP`: finds the conventions that reproduce a
  * dump.
  *
- * The search begins with the conventions of the command line, and tries the other values of each convention in turn. For each tensor
- * there are three vectors: x, the numbers of the dump; y, those of the model with the current value; z, those of the model with the
- * other value. The projection
+ * The search begins with the conventions of the command line, and tries the other values of each convention in turn.
+ * For each tensor there are three vectors: x, the numbers of the dump; y, those of the model with the current value; z,
+ * those of the model with the other value. The projection
  *     t = (x - y)(z - y) / |z - y|^2
- * is 0 if the dump was computed with the current value, and 1 if it was computed with the other one. Roundings and mistakes in the
- * dump change x in directions that have nothing to do with z - y, so they move t by little. How little is estimated by sigma, from what
- * is left of x - y without its projection, once for independent numbers and once for independent rows; the larger one counts. A tensor
- * decides if sigma is at most 1 / SHARP and t is nearer than NEAR to 0 or 1. The first such tensor in the order of computation counts.
- * So a dump in BF16 can be judged, and a mistake elsewhere does not matter.
+ * is 0 if the dump was computed with the current value, and 1 if it was computed with the other one. Roundings and
+ * mistakes in the dump change x in directions that have nothing to do with z - y, so they move t by little. How little
+ * is estimated by sigma, from what is left of x - y without its projection, once for independent numbers and once for
+ * independent rows; the larger one counts. A tensor decides if sigma is at most 1 / SHARP and t is nearer than NEAR to
+ * 0 or 1. The first such tensor in the order of computation counts. So a dump in BF16 can be judged, and a mistake
+ * elsewhere does not matter.
  *
- * In BF16, the errors of all earlier operators hide a small change, such as that of an eps. So if no tensor decides, the same is tried with
- * norms, RoPE and the router's steps alone: y and z are what the reference computes from the dump's own inputs.
+ * In BF16, the errors of all earlier operators hide a small change, such as that of an eps. So if no tensor decides,
+ * the same is tried with norms, RoPE and the router's steps alone: y and z are what the reference computes from the
+ * dump's own inputs.
  *
- * If y consists of BF16 numbers and z does not (a router in BF16), and the dump stores F32, then the dump's numbers themselves decide. If
- * no tensor decides (for example, if all positions are moved by one, or if an eps changes less than the rounding), the current value is
- * kept, and the output says so. */
+ * If y consists of BF16 numbers and z does not (a router in BF16), and the dump stores F32, then the dump's numbers
+ * themselves decide. If no tensor decides (for example, if all positions are moved by one, or if an eps changes less
+ * than the rounding), the current value is kept, and the output says so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,8 +101,9 @@ static int read_dump(struct cli *c, struct diff_side *side, int layers)
     return diff_read(c, side, c->against, c->names ? naming_find(c->names) : NULL, layers);
 }
 
-/* The distance of the rows that both sides have. If there are none, or if the sides made different choices, it is the largest
- * possible one. A dump with drafts lacks rows of modules: it has those that were computed from final tokens alone. */
+/* The distance of the rows that both sides have. If there are none, or if the sides made different choices, it is the
+ * largest possible one. A dump with drafts lacks rows of modules: it has those that were computed from final tokens
+ * alone. */
 static double distance_of(const struct tap *tap)
 {
     int apart = tap->flips || tap->after || tap->verdict == NOT_COMPARED;
@@ -170,14 +173,15 @@ struct seen_rows {
     const struct diff_side *dump;
 };
 
-/* Norms, RoPE and the router's steps. Other conventions move values further than rounding does, and matrices take long. */
+/* Norms, RoPE and the router's steps. Other conventions move values further than rounding does, and matrices take
+ * long. */
 static int is_small(const char *operator)
 {
     return strstr(operator, "norm") || !strncmp(operator, "rope-", 5) || !strncmp(operator, "router-", 7);
 }
 
-static void keep_row(void *context, const struct diff_series *s, int32_t sequence, int32_t index, const double *dump, const double *expected,
-                     size_t width)
+static void keep_row(void *context, const struct diff_series *s, int32_t sequence, int32_t index, const double *dump,
+                     const double *expected, size_t width)
 {
     struct seen_rows *r = context;
     struct values *v = &r->t->alone[s - r->dump->series];
@@ -198,7 +202,8 @@ static void keep_row(void *context, const struct diff_series *s, int32_t sequenc
 }
 
 /* Computes small operators from the inputs that the dump has. Errors of other operators do not hide them. */
-static int measure_alone(struct search *s, struct cli *model, const struct diff_side *dump, const struct bounds *bounds, struct trial *t)
+static int measure_alone(struct search *s, struct cli *model, const struct diff_side *dump, const struct bounds *bounds,
+                         struct trial *t)
 {
     struct seen_rows seen = {t, dump};
     struct local_reader reader = {is_small, keep_row, &seen};
@@ -216,11 +221,12 @@ static void list_of(const struct choices *choices, char *list, size_t room)
     *list = '\0';
     for (size_t k = 0; vb_convention_at(k, &c) && used < room; k++)
         if (choices->value[k])
-            used += (size_t)snprintf(list + used, room - used, "%s%s=%s", used ? "," : "", c.name, c.values[choices->value[k]]);
+            used += (size_t)snprintf(list + used, room - used, "%s%s=%s", used ? "," : "", c.name,
+                                     c.values[choices->value[k]]);
 }
 
-/* Whether the model, which is open under some choices, computes the same values as under the current ones: whether these choices differ only
- * in conventions that say which drafts are made, or that have no effect in this model. */
+/* Whether the model, which is open under some choices, computes the same values as under the current ones: whether
+ * these choices differ only in conventions that say which drafts are made, or that have no effect in this model. */
 static int is_current(const struct search *s, const vb_model *model)
 {
     static const char *const of_rounds[] = {"prefill-draft", "missing-hidden", "chain-module"};
@@ -236,8 +242,8 @@ static int is_current(const struct search *s, const vb_model *model)
 }
 
 /* The model under `choices`, at the dump's tokens. verdict: as `verbatim diff` would have it, or NULL. */
-static int try(struct search *s, const struct choices *choices, struct trial *t, enum diff_verdict *verdict, char *first,
-               size_t room)
+static int try(struct search *s, const struct choices *choices, struct trial *t, enum diff_verdict *verdict,
+               char *first, size_t room)
 {
     struct cli model = *s->c;
     struct diff_side dump = {0}, ours = {0};
@@ -330,8 +336,8 @@ static int told_by(const struct values *y, const struct values *z)
     return project(y, z, &t, &sigma) ? decide(t, sigma) : 0;
 }
 
-/* The same for all operators alone. Their errors are independent, so their t are averaged, with the weights 1 / sigma^2. *at: the one with
- * the smallest sigma. */
+/* The same for all operators alone. Their errors are independent, so their t are averaged, with the weights 1 /
+ * sigma^2. *at: the one with the smallest sigma. */
 static int told_alone(const struct trial *one, const struct trial *other, size_t *at)
 {
     double sum = 0, weights = 0, most = 0;
@@ -392,7 +398,8 @@ static int sweep(struct search *s, int *changed)
     *changed = 0;
     vb_convention c;
     for (size_t k = 0; vb_convention_at(k, &c); k++)
-        for (unsigned char v = 0; vb_model_convention(s->c->model, k) >= 0 && v < VB_CONVENTION_VALUES && c.values[v]; v++) {
+        for (unsigned char v = 0; vb_model_convention(s->c->model, k) >= 0 && v < VB_CONVENTION_VALUES && c.values[v];
+             v++) {
             struct trial t;
             struct told told;
             if (v == s->current.value[k])
@@ -431,10 +438,12 @@ static int tell(struct search *s, json_t *rows)
             told = tells(&s->best, &t, &by) != 0;
             trial_close(&t);
         }
-        json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o,s:o}", "name", c.name, "value", c.values[s->current.value[k]],
-                                              "told", told, "by", told ? json_string(s->best.name[by.at]) : json_null(), "alone",
-                                              told ? json_boolean(by.alone) : json_null(), "distance", told ? json_real(by.here) : json_null(),
-                                              "distance_otherwise", told ? json_real(by.there) : json_null()));
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o,s:o}", "name", c.name, "value",
+                                              c.values[s->current.value[k]], "told", told, "by",
+                                              told ? json_string(s->best.name[by.at]) : json_null(), "alone",
+                                              told ? json_boolean(by.alone) : json_null(), "distance",
+                                              told ? json_real(by.here) : json_null(), "distance_otherwise",
+                                              told ? json_real(by.there) : json_null()));
     }
     return EXIT_DONE;
 }
@@ -445,22 +454,27 @@ static void print(const json_t *rows, const char *list, enum diff_verdict verdic
     json_t *row;
     printf("%-16s %-17s %s\n", "convention", "value", "told by");
     json_array_foreach((json_t *)rows, i, row) {
-        const char *value = json_string_value(json_object_get(row, "value")), *why = json_string_value(json_object_get(row, "why"));
+        const char *value = json_string_value(json_object_get(row, "value")),
+                   *why = json_string_value(json_object_get(row, "why"));
         printf("%-16s %-17s ", json_string_value(json_object_get(row, "name")), value ? value : "not known");
         if (why)
             puts(why);
         else if (json_object_get(row, "equal"))
-            printf("%s: %.1f %% of the numbers have these bits, otherwise %.1f %%\n", json_string_value(json_object_get(row, "by")),
-                   100 * json_real_value(json_object_get(row, "equal")), 100 * json_real_value(json_object_get(row, "equal_otherwise")));
+            printf("%s: %.1f %% of the numbers have these bits, otherwise %.1f %%\n",
+                   json_string_value(json_object_get(row, "by")), 100 * json_real_value(json_object_get(row, "equal")),
+                   100 * json_real_value(json_object_get(row, "equal_otherwise")));
         else if (json_is_true(json_object_get(row, "told")))
             printf("%s%s: %.1e away, otherwise %.1e\n", json_string_value(json_object_get(row, "by")),
-                   json_is_true(json_object_get(row, "alone")) ? " (alone)" : "", json_real_value(json_object_get(row, "distance")),
+                   json_is_true(json_object_get(row, "alone")) ? " (alone)" : "",
+                   json_real_value(json_object_get(row, "distance")),
                    json_real_value(json_object_get(row, "distance_otherwise")));
         else
             puts("no tensor of the dump");
     }
     printf("\n%s: %s", *list ? list : "the defaults", verdict_name[verdict]);
-    printf(verdict == IDENTICAL ? "\n" : verdict == STRUCTURAL ? "; the first that no convention explains is %s\n" : "; the first that differs is %s\n",
+    printf(verdict == IDENTICAL ? "\n"
+           : verdict == STRUCTURAL ? "; the first that no convention explains is %s\n"
+           : "; the first that differs is %s\n",
            first);
 }
 
@@ -473,7 +487,8 @@ int conventions_against(struct cli *c)
     json_t *rows = json_array();
     vb_convention convention;
     for (size_t k = 0; vb_convention_at(k, &convention) && k < MOST_CONVENTIONS; k++)
-        s.current.value[k] = (unsigned char)(vb_model_convention(c->model, k) > 0 ? vb_model_convention(c->model, k) : 0);
+        s.current.value[k] = (unsigned char)(vb_model_convention(c->model, k) > 0 ? vb_model_convention(c->model, k)
+                                                                                  : 0);
     int changed = 1, code = read_dump(c, &dump, layers_of(c->model));
     if (code == EXIT_DONE && c->tokens) {
         code = cli_prompt(c, &s.ids, &s.count);
@@ -488,12 +503,13 @@ int conventions_against(struct cli *c)
     diff_close(&dump);
     for (size_t i = 0; i < s.count && code == EXIT_DONE; i++)
         if (s.ids[i] < 0 || s.ids[i] >= vb_vocab_size(c->model))
-            code = cli_fail(c, EXIT_OTHER, "token %zu of %s is %d, outside the vocabulary of %d", i, c->against, (int)s.ids[i],
-                            vb_vocab_size(c->model));
+            code = cli_fail(c, EXIT_OTHER, "token %zu of %s is %d, outside the vocabulary of %d", i, c->against,
+                            (int)s.ids[i], vb_vocab_size(c->model));
     if (code == EXIT_DONE)
         code = try(&s, &s.current, &s.best, NULL, NULL, 0);
     if (code == EXIT_DONE && !s.best.common)
-        code = cli_fail(c, EXIT_OTHER, "%s has no tensor in common with the model; --names says whose names it has", c->against);
+        code = cli_fail(c, EXIT_OTHER, "%s has no tensor in common with the model; --names says whose names it has",
+                        c->against);
     for (int i = 0; i < MOST_SWEEPS && changed && code == EXIT_DONE; i++)
         code = sweep(&s, &changed);
     if (code == EXIT_DONE)
@@ -509,8 +525,8 @@ int conventions_against(struct cli *c)
     cli_progress("conventions", 1, 1);
     list_of(&s.current, list, sizeof list);
     if (code == EXIT_DONE && c->json)
-        code = cli_print_json(json_pack("{s:s,s:s,s:s,s:O}", "conventions", list, "verdict", verdict_name[verdict], "first", first, "rows",
-                                        rows));
+        code = cli_print_json(json_pack("{s:s,s:s,s:s,s:O}", "conventions", list, "verdict", verdict_name[verdict],
+                                        "first", first, "rows", rows));
     else if (code == EXIT_DONE)
         print(rows, list, verdict, first);
     trial_close(&s.best);

@@ -1,9 +1,10 @@
-/* tools/conventions_scores.c -- `verbatim conventions MODEL --against FILE.jsonl`: finds out whether a file of log-probabilities has those
- * of the logits (raw), or those after the logits were divided by the temperature.
+/* tools/conventions_scores.c -- `verbatim conventions MODEL --against FILE.jsonl`: finds out whether a file of
+ * log-probabilities has those of the logits (raw), or those after the logits were divided by the temperature.
  *
- * For each token there are three numbers: x of the file, y raw and z at the temperature, both of the model. The search for the
- * conventions of a dump uses the same projection t of x - y on z - y (conventions_against.c): t near 0 means raw, t near 1 means at
- * the temperature. sigma, the error of t, follows from what is left of x - y, because rounding moves each token in a direction of its own. */
+ * For each token there are three numbers: x of the file, y raw and z at the temperature, both of the model. The search
+ * for the conventions of a dump uses the same projection t of x - y on z - y (conventions_against.c): t near 0 means
+ * raw, t near 1 means at the temperature. sigma, the error of t, follows from what is left of x - y, because rounding
+ * moves each token in a direction of its own. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +46,8 @@ static int compute_text(struct cli *c, struct told_scores *s, const struct score
     float T = text->temperature > 0 ? (float)text->temperature : c->session.sampling.temperature;
     for (size_t i = 0; i < text->count; i++)
         if (text->tokens[i] >= s->V)
-            return cli_fail(c, EXIT_OTHER, "%.256s: text %zu: token %zu is %d, outside the vocabulary of %d", c->against, text->line + 1, i,
-                            (int)text->tokens[i], (int)s->V);
+            return cli_fail(c, EXIT_OTHER, "%.256s: text %zu: token %zu is %d, outside the vocabulary of %d",
+                            c->against, text->line + 1, i, (int)text->tokens[i], (int)s->V);
     s->temperatures += T > 0 && fabsf(T - 1) > 0;
     s->temperature = T > 0 ? T : 1;
     s->text = text;
@@ -95,15 +96,18 @@ static int report(const struct cli *c, const struct told_scores *s)
     const char *value = values[which + 1];
     int code = which == 2 ? EXIT_DIFFERENCE : EXIT_DONE;
     if (c->json) {
-        int printed = cli_print_json(json_pack("{s:s,s:s?,s:b,s:I,s:f,s:f}", "name", "logprobs", "value", value, "told", known, "tokens",
-                                               (json_int_t)s->count, "rms_raw", raw, "rms_temperature", scaled));
+        int printed = cli_print_json(json_pack("{s:s,s:s?,s:b,s:I,s:f,s:f}", "name", "logprobs", "value", value, "told",
+                                               known, "tokens", (json_int_t)s->count, "rms_raw", raw, "rms_temperature",
+                                               scaled));
         return printed == EXIT_DONE ? code : printed;
     }
     printf("%-16s %-17s told by\n%-16s %-17s ", "convention", "value", "logprobs", value ? value : "not known");
     if (known)
-        printf("%zu tokens: RMS %.3g nats away, otherwise %.3g\n", s->count, which < 0 ? raw : scaled, which < 0 ? scaled : raw);
+        printf("%zu tokens: RMS %.3g nats away, otherwise %.3g\n", s->count, which < 0 ? raw : scaled,
+               which < 0 ? scaled : raw);
     else if (which == 2)
-        printf("%zu tokens: neither is near, RMS %.3g nats from raw, %.3g from those at the temperature\n", s->count, raw, scaled);
+        printf("%zu tokens: neither is near, RMS %.3g nats from raw, %.3g from those at the temperature\n", s->count,
+               raw, scaled);
     else if (!s->temperatures)
         puts("no text: the temperature of all texts is 1 or not known; --temperature T says it");
     else

@@ -82,8 +82,8 @@ static int decode(struct cli *c, const struct demo_prompt *p, struct demo_line *
 {
     struct demo_run d = {.c = c, .colour = cli_terminal(STDOUT_FILENO)};
     vb_error err;
-    vb_generate_options o = {.max_tokens = (size_t)(c->n < 0 ? 160 : c->n), .ignore_eos = c->ignore_eos, .fingerprint = 1,
-                             .callback = shown ? show : NULL, .context = &d};
+    vb_generate_options o = {.max_tokens = (size_t)(c->n < 0 ? 160 : c->n), .ignore_eos = c->ignore_eos,
+                             .fingerprint = 1, .callback = shown ? show : NULL, .context = &d};
     line->result = (vb_result){0};
     if (vb_truncate(line->session, 0, &err) || vb_append(line->session, p->ids, p->count, &err) ||
         vb_generate(line->session, &o, &line->result, &err))
@@ -105,7 +105,8 @@ static double speed_up(const struct demo_prompt *p, int w)
 
 static void print_table(struct cli *c, const struct demo_prompt *p)
 {
-    printf("%-18s  %-14s  %-18s  %-27s  %-8s  %s\n", "draft", "tokens/forward", "accepted, by depth", "tokens/s (median, spread)", "speed-up", "fingerprint");
+    printf("%-18s  %-14s  %-18s  %-27s  %-8s  %s\n", "draft", "tokens/forward", "accepted, by depth",
+           "tokens/s (median, spread)", "speed-up", "fingerprint");
     for (int w = 0; w < WAYS; w++) {
         const vb_result *r = &p->line[w].result;
         struct demo_spread rate = demo_spread(p->line[w].tokens_per_second, p->rounds);
@@ -114,12 +115,14 @@ static void print_table(struct cli *c, const struct demo_prompt *p)
         snprintf(draft, sizeof draft, w ? "%s, K = %d" : "%s", ways[w].method, cli_draft_tokens(c));
         for (int k = 0; k < cli_draft_tokens(c) && k < 5; k++)
             snprintf(depths + strlen(depths), sizeof depths - strlen(depths), k ? "  %.0f %%" : "%.0f %%",
-                     r->drafted_by_depth[k] ? 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k] : 0.0);
+                     r->drafted_by_depth[k] ? 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k]
+                                            : 0.0);
         snprintf(spread, sizeof spread, "(%.0f to %.0f)", rate.least, rate.most);
         if (w)
             snprintf(faster, sizeof faster, "%.2fx", speed_up(p, w));
         printf("%-18s  %14.2f  %-18s  %8.0f %-18s  %8s  %016" PRIx64 "\n", draft,
-               r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0, depths, rate.median, spread, faster, r->fingerprint);
+               r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0, depths, rate.median, spread, faster,
+               r->fingerprint);
     }
     puts(p->same ? "\nidentical, bit for bit: every logit of every token chosen has the same 32 bits" : "\nDIFFERENT");
 }
@@ -132,10 +135,11 @@ static json_t *prompt_json(struct cli *c, const struct demo_prompt *p)
         char fingerprint[17];
         choose(c, w);
         snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, line->result.fingerprint);
-        json_array_append_new(list, json_pack("{s:s,s:i,s:s,s:o,s:o,s:f}", "draft", ways[w].method, "draft_tokens", cli_draft_tokens(c),
-                                              "fingerprint", fingerprint, "stats", cli_stats(&line->result, cli_draft_tokens(c)),
-                                              "tokens_per_second", demo_numbers(line->tokens_per_second, p->rounds), "speed_up",
-                                              speed_up(p, w)));
+        json_array_append_new(list,
+                              json_pack("{s:s,s:i,s:s,s:o,s:o,s:f}", "draft", ways[w].method, "draft_tokens",
+                                        cli_draft_tokens(c), "fingerprint", fingerprint, "stats",
+                                        cli_stats(&line->result, cli_draft_tokens(c)), "tokens_per_second",
+                                        demo_numbers(line->tokens_per_second, p->rounds), "speed_up", speed_up(p, w)));
     }
     return list;
 }
@@ -151,8 +155,8 @@ static void print_heading(const struct cli *c, const char *method, const struct 
     free(text);
 }
 
-/* Runs each way once to show the text, which also warms up. Then measures the ways in turns, so that disturbances of the
- * machine affect all of them in the same way. */
+/* Runs each way once to show the text, which also warms up. Then measures the ways in turns, so that disturbances of
+ * the machine affect all of them in the same way. */
 static int run_prompt(struct cli *c, struct demo_prompt *p)
 {
     int code = cli_prompt(c, &p->ids, &p->count);
@@ -231,16 +235,26 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--rounds", "Measure each method N times, at most 64 (default 5). The table shows the median, the minimum and the maximum."},
-    {"--json", "Print {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second, speed_up}], ...} instead "
+    {"--rounds",
+     "Measure each method N times, at most 64 (default 5). The table shows the median, the minimum and the maximum."},
+    {"--json", "Print {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second, "
+               "speed_up}], ...} instead "
                "of the text."},
     {NULL, NULL}};
 
 const struct command command_demo = {
-    "demo", "decode one prompt without drafts, with mtp-vanilla, and with mtp-eagle, and compare the three runs",
+    "demo",
+    "decode one prompt without drafts, with mtp-vanilla, and with mtp-eagle, and compare the three runs",
     "MODEL --prompt TEXT [OPTIONS]",
-    "Decodes the prompt with each of the three methods and prints the text each time, with accepted drafts in green. Then decodes\n"
-    "the prompt several more times without printing the text, also with mtp-eagle and a single draft token, and compares speed,\n"
-    "acceptance and fingerprints. A fingerprint is a hash of all logits from which tokens were chosen. The exit code is 3 if the\n"
+    "Decodes the prompt with each of the three methods and prints the text each time, with accepted drafts in green. "
+    "Then decodes\n"
+    "the prompt several more times without printing the text, also with mtp-eagle and a single draft token, and "
+    "compares speed,\n"
+    "acceptance and fingerprints. A fingerprint is a hash of all logits from which tokens were chosen. The exit code "
+    "is 3 if the\n"
     "fingerprints differ.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO, run, notes, 0, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO,
+    run,
+    notes,
+    0,
+    NULL};

@@ -20,12 +20,17 @@ enum {
 };
 
 static const char config[] =
-    "{\"architectures\": [\"DeepseekV3ForCausalLM\"], \"model_type\": \"deepseek_v3\", \"hidden_size\": %d, \"vocab_size\": %d,\n"
-    "\"num_hidden_layers\": %d, \"first_k_dense_replace\": %d, \"num_nextn_predict_layers\": 1, \"moe_layer_freq\": 1,\n"
+    "{\"architectures\": [\"DeepseekV3ForCausalLM\"], \"model_type\": \"deepseek_v3\", \"hidden_size\": %d, "
+    "\"vocab_size\": %d,\n"
+    "\"num_hidden_layers\": %d, \"first_k_dense_replace\": %d, \"num_nextn_predict_layers\": 1, \"moe_layer_freq\": "
+    "1,\n"
     "\"intermediate_size\": %d, \"moe_intermediate_size\": %d, \"n_routed_experts\": %d, \"n_shared_experts\": 1,\n"
-    "\"num_experts_per_tok\": 2, \"n_group\": 1, \"topk_group\": 1, \"norm_topk_prob\": true, \"routed_scaling_factor\": 1.0,\n"
-    "\"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", \"num_attention_heads\": %d, \"num_key_value_heads\": %d,\n"
-    "\"q_lora_rank\": %d, \"kv_lora_rank\": %d, \"qk_nope_head_dim\": %d, \"qk_rope_head_dim\": %d, \"v_head_dim\": %d,\n"
+    "\"num_experts_per_tok\": 2, \"n_group\": 1, \"topk_group\": 1, \"norm_topk_prob\": true, "
+    "\"routed_scaling_factor\": 1.0,\n"
+    "\"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", \"num_attention_heads\": %d, "
+    "\"num_key_value_heads\": %d,\n"
+    "\"q_lora_rank\": %d, \"kv_lora_rank\": %d, \"qk_nope_head_dim\": %d, \"qk_rope_head_dim\": %d, \"v_head_dim\": "
+    "%d,\n"
     "\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000, \"hidden_act\": \"silu\",\n"
     "\"tie_word_embeddings\": false, \"bos_token_id\": 0, \"eos_token_id\": 1, \"torch_dtype\": \"bfloat16\"}\n";
 
@@ -105,8 +110,9 @@ static void lay_out(struct layout *l)
     add(l, "", "lm_head", VOCABULARY, WIDTH);
     /* the router's bias, which has no .weight in its name */
     l->size += (size_t)snprintf(l->header + l->size, sizeof l->header - l->size,
-                                ",\"model.layers.%d.mlp.gate.e_score_correction_bias\":{\"dtype\":\"BF16\",\"shape\":[%d],"
-                                "\"data_offsets\":[%zu,%zu]}}", LAYERS, EXPERTS, 2 * l->numbers, 2 * (l->numbers + EXPERTS));
+                                ",\"model.layers.%d.mlp.gate.e_score_correction_bias\":{\"dtype\":\"BF16\","
+                                "\"shape\":[%d],\"data_offsets\":[%zu,"
+                                "%zu]}}", LAYERS, EXPERTS, 2 * l->numbers, 2 * (l->numbers + EXPERTS));
     l->is_vector[l->tensors] = 1;
     l->count[l->tensors++] = EXPERTS;
     l->numbers += EXPERTS;
@@ -155,8 +161,8 @@ static int write_files(const struct demo_checkpoint *made, const struct layout *
     FILE *text = create(made, "config.json"), *f = text ? create(made, "model.safetensors") : NULL;
     int failed = !text || !f;
     if (text) {
-        fprintf(text, config, WIDTH, VOCABULARY, LAYERS, LAYERS, INNER, EXPERT_INNER, EXPERTS, HEADS, HEADS, Q_RANK, KV_RANK, NOPE,
-                ROPE, VALUE);
+        fprintf(text, config, WIDTH, VOCABULARY, LAYERS, LAYERS, INNER, EXPERT_INNER, EXPERTS, HEADS, HEADS, Q_RANK,
+                KV_RANK, NOPE, ROPE, VALUE);
         failed |= fclose(text) != 0;
     }
     if (f) {
@@ -174,7 +180,8 @@ static int check_room(struct cli *c, const char *where, double bytes)
     double free_bytes = (double)s.f_bavail * (double)s.f_frsize;
     if (free_bytes > 1.05 * bytes)
         return EXIT_DONE;
-    return cli_fail(c, EXIT_OTHER, "%s has %.0f MB free, the generated checkpoint takes %.0f MB; TMPDIR may name another folder",
+    return cli_fail(c, EXIT_OTHER,
+                    "%s has %.0f MB free, the generated checkpoint takes %.0f MB; TMPDIR may name another folder",
                     where, free_bytes / 1e6, 1.05 * bytes / 1e6);
 }
 
@@ -193,7 +200,8 @@ int demo_checkpoint_make(struct cli *c, struct demo_checkpoint *out)
     }
     int size = snprintf(out->dir, sizeof out->dir, "%s/verbatim-demo-XXXXXX", where);
     if (code == EXIT_DONE && (size >= (int)sizeof out->dir || !mkdtemp(out->dir)))
-        code = cli_fail(c, EXIT_OTHER, "%s: %s", where, size >= (int)sizeof out->dir ? "the name is too long" : strerror(errno));
+        code = cli_fail(c, EXIT_OTHER, "%s: %s", where,
+                        size >= (int)sizeof out->dir ? "the name is too long" : strerror(errno));
     else if (code == EXIT_DONE) {
         if (write_files(out, l, block))
             code = cli_fail(c, EXIT_OTHER, "%s: %s", out->dir, strerror(errno));
@@ -211,7 +219,8 @@ int demo_go_on(const struct cli *c)
 {
     if (!cli_stopped())
         return EXIT_DONE;
-    return cli_fail(c, EXIT_OTHER, "stopped by a signal (%s); the generated checkpoint is removed", strsignal(cli_stopped()));
+    return cli_fail(c, EXIT_OTHER, "stopped by a signal (%s); the generated checkpoint is removed",
+                    strsignal(cli_stopped()));
 }
 
 void demo_checkpoint_remove(const struct demo_checkpoint *made)

@@ -12,7 +12,8 @@
 #include "tools/cli/cli.h"
 #include "tools/demo.h"
 
-/* behind so many, a few drafts forced to 0.8 give 1.78, 2.29 and 2.91 tokens a pass; infinitely many 1.80, 2.44, 2.95 */
+/* behind so many, a few drafts forced to 0.8 give 1.78, 2.29 and 2.91 tokens a pass; infinitely many 1.80, 2.44,
+ * 2.95 */
 #define PROMPT 25
 #define NEW 33 /* the first comes with the prompt */
 #define MOST_K 3
@@ -48,7 +49,8 @@ static int decode(struct large *l, vb_session *session, struct demo_model_line *
 {
     vb_generate_options o = {.max_tokens = NEW, .ignore_eos = 1, .fingerprint = 1, .callback = stop_when_asked};
     line->result = (vb_result){0};
-    if (vb_truncate(session, 0, err) || vb_append(session, l->prompt, PROMPT, err) || vb_generate(session, &o, &line->result, err))
+    if (vb_truncate(session, 0, err) || vb_append(session, l->prompt, PROMPT, err) ||
+        vb_generate(session, &o, &line->result, err))
         return 1;
     if (line == l->line)
         memcpy(l->plain, vb_tokens(session, &(size_t){0}), (PROMPT + line->result.tokens) * sizeof *l->plain);
@@ -58,7 +60,8 @@ static int decode(struct large *l, vb_session *session, struct demo_model_line *
 static int open_session(struct large *l, int K, vb_tap_callback tap, void *tap_context, vb_session **out, vb_error *err)
 {
     vb_session_options o = {.context = PROMPT + NEW, .threads = l->c->session.threads, .isa = l->c->session.isa,
-                            .drafting = {.method = K ? "mtp-eagle" : NULL, .tokens = K}, .tap = tap, .tap_context = tap_context};
+                            .drafting = {.method = K ? "mtp-eagle" : NULL, .tokens = K}, .tap = tap,
+                            .tap_context = tap_context};
     int failed = vb_session_open(out, l->model, &o, err);
     if (!failed && K)
         bench_force(*out, l->plain, PROMPT + NEW, FORCED);
@@ -148,22 +151,27 @@ static json_t *lines_json(const struct large *l)
         for (int r = 0; r < l->rounds; r++)
             rates[r] = (NEW - 1) / line->seconds[r];
         snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, line->result.fingerprint);
-        json_array_append_new(lines, json_pack("{s:s,s:i,s:I,s:I,s:f,s:f,s:f,s:s,s:o}", "precision", l->precision, "draft_tokens", K,
-                                               "tokens", (json_int_t)line->result.tokens - 1,
-                                               "forwards", (json_int_t)line->result.forwards, "bytes", line->bytes, "speed_up", speed_up(l, K), "limit", limit(l, K),
-                                               "fingerprint", fingerprint, "tokens_per_second", demo_numbers(rates, l->rounds)));
+        json_array_append_new(lines, json_pack("{s:s,s:i,s:I,s:I,s:f,s:f,s:f,s:s,s:o}", "precision", l->precision,
+                                               "draft_tokens", K, "tokens", (json_int_t)line->result.tokens - 1,
+                                               "forwards", (json_int_t)line->result.forwards, "bytes", line->bytes,
+                                               "speed_up", speed_up(l, K), "limit", limit(l, K), "fingerprint",
+                                               fingerprint, "tokens_per_second", demo_numbers(rates, l->rounds)));
     }
     return lines;
 }
 
 static void print_heading(const struct demo_checkpoint *made)
 {
-    printf("A model that caches do not hold: %.0f MB in BF16, %d dense layers with multi-head latent attention and one MTP module,\n"
-           "made of random numbers for this table and removed again. Random drafts are never right, so right ones are put in\n"
-           "their place with probability %.1f: the acceptance is forced, the time is measured. The limit is the speed-up if\n"
-           "nothing took time but reading weights.\n\n", made->bytes / 1e6, made->layers, FORCED);
-    printf("%-9s  %-16s  %-25s  %14s  %10s  %8s  %s\n", "precision", "draft", "tokens/s (median, spread)", "tokens/forward",
-           "MB/forward", "speed-up", "limit");
+    printf("A model that caches do not hold: %.0f MB in BF16, %d dense layers with multi-head latent attention and one "
+           "MTP module,\n"
+           "made of random numbers for this table and removed again. Random drafts are never right, so right ones are "
+           "put in\n"
+           "their place with probability %.1f: the acceptance is forced, the time is measured. The limit is the "
+           "speed-up if\n"
+           "nothing took time but reading weights.\n\n",
+           made->bytes / 1e6, made->layers, FORCED);
+    printf("%-9s  %-16s  %-25s  %14s  %10s  %8s  %s\n", "precision", "draft", "tokens/s (median, spread)",
+           "tokens/forward", "MB/forward", "speed-up", "limit");
 }
 
 static int one_precision(struct large *l, json_t *lines, int *same)
@@ -219,7 +227,8 @@ int demo_large(struct cli *c, int rounds, json_t **out)
         if (model[p])
             vb_model_close(model[p]);
     if (out)
-        *out = json_pack("{s:b,s:f,s:f,s:O}", "equal", same, "forced", FORCED, "checkpoint_bytes", made.bytes, "lines", lines);
+        *out = json_pack("{s:b,s:f,s:f,s:O}", "equal", same, "forced", FORCED, "checkpoint_bytes", made.bytes, "lines",
+                         lines);
     json_decref(lines);
     return code == EXIT_DONE && !same ? EXIT_DIFFERENCE : code;
 }

@@ -51,8 +51,8 @@ static int run(struct cli *c)
         code = cli_prompt(c, &prompt, &count);
     if (code == EXIT_DONE)
         code = cli_session(c, count, 1 + cli_draft_tokens(c), &session);
-    if (code == EXIT_DONE &&
-        (vb_append(session, prompt, count, &err) || vb_draft_tree(session, &next, t.draft, t.parent, t.confidence, &t.count, &err)))
+    if (code == EXIT_DONE && (vb_append(session, prompt, count, &err) ||
+                              vb_draft_tree(session, &next, t.draft, t.parent, t.confidence, &t.count, &err)))
         code = cli_error(c, &err);
     else if (code == EXIT_DONE)
         code = print_drafts(c, next, &t);
@@ -62,13 +62,21 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--json", "Print {\"next\": ID, \"drafts\": [ID, ...]}. For a tree, also print \"parents\" and \"confidences\". The parent of a "
-               "draft is the number of the draft that it follows, counted from 1. If this number is 0, the draft follows the token \"next\". "
-               "The confidence of a draft is the product of all probabilities on its path through the tree."},
+    {"--json", "Print {\"next\": ID, \"drafts\": [ID, ...]}. For a tree, also print \"parents\" and \"confidences\". "
+               "The parent of a "
+               "draft is the number of the draft that it follows, counted from 1. If this number is 0, the draft "
+               "follows the token \"next\". The confidence of a draft is the product of all probabilities on its path "
+               "through the tree."},
     {NULL, NULL}};
 
 const struct command command_draft = {
-    "draft", "show what a draft method proposes after a prompt",
+    "draft",
+    "show what a draft method proposes after a prompt",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) --draft METHOD [OPTIONS]",
-    "Prints the token that the model chooses after the prompt, and the tokens that the draft method proposes to follow it.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run, notes, 0, NULL};
+    "Prints the token that the model chooses after the prompt, and the tokens that the draft method proposes to follow "
+    "it.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE,
+    run,
+    notes,
+    0,
+    NULL};

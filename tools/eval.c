@@ -16,7 +16,8 @@
 struct sum {
     double loss;      /* nats */
     size_t rows;
-    size_t agreed;    /* rows in which the most likely token is also the most likely one of the target at the same position */
+    size_t agreed;    /* rows in which the most likely token is also the most likely one of the target at the same
+                         position */
     size_t in_a_row;  /* rows in which this depth and all earlier depths of the same draft agree with the target */
 };
 
@@ -71,8 +72,9 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
     return 0;
 }
 
-/* Where the target's row is known too. The draft of depth k after row i stands on those of depths 0..k-1 after row i: all
- * were made from the text, so "in a row" is what strict verification would accept if the text were the target's own. */
+/* Where the target's row is known too. The draft of depth k after row i stands on those of depths 0..k-1 after row i:
+ * all were made from the text, so "in a row" is what strict verification would accept if the text were the target's
+ * own. */
 static void compare(struct eval_figures *e)
 {
     for (size_t i = 0; i < e->count; i++) {
@@ -96,7 +98,8 @@ static vb_routes part_of(const vb_routes *all, size_t first, size_t count)
     return part;
 }
 
-static int evaluate(struct cli *c, struct eval_figures *e, const int32_t *ids, size_t count, size_t window, struct routes_list *routes)
+static int evaluate(struct cli *c, struct eval_figures *e, const int32_t *ids, size_t count, size_t window,
+                    struct routes_list *routes)
 {
     vb_routes given = c->session.routes;
     vb_session *session = NULL;
@@ -111,8 +114,9 @@ static int evaluate(struct cli *c, struct eval_figures *e, const int32_t *ids, s
         code = cli_session(c, e->count, 0, &session);
         if (code == EXIT_DONE && (vb_append(session, e->ids, e->count, &err) ||
                                   vb_evaluate(session, e->depths, take_row, &context, &err)))
-            code = e->not_finite ? cli_fail(c, EXIT_OTHER, "the logits that predict token %zu are not finite", e->bad_token)
-                                 : cli_error(c, &err);
+            code = e->not_finite
+                       ? cli_fail(c, EXIT_OTHER, "the logits that predict token %zu are not finite", e->bad_token)
+                       : cli_error(c, &err);
         routes_list_add(routes, session);
         vb_session_close(session);
         session = NULL;
@@ -143,12 +147,13 @@ static int print_json(const struct eval_figures *e, size_t count, size_t window,
         json_array_append_new(agreement, number(mean((double)e->depth[k].agreed, e->depth[k].rows)));
         json_array_append_new(in_a_row, number(mean((double)e->depth[k].in_a_row, e->depth[k].rows)));
     }
-    return cli_print_json(json_pack(
-        "{s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:o,s:o,s:o}", "tokens", (json_int_t)count, "predicted", (json_int_t)e->target.rows,
-        "context", (json_int_t)window, "perplexity", number(exp(loss)), "main_loss", number(loss), "mtp_loss_by_depth", losses,
-        "agreement_by_depth", agreement, "acceptance_by_depth", in_a_row, "mtp_loss_scaling_factor", factor, "mtp_loss",
-        number(mtp), "loss", number(e->depths ? loss + factor * mtp : loss), "tokens_per_second",
-        number((double)count / seconds), "relaxed", relaxed_json(&e->relaxed, e->depths)));
+    return cli_print_json(json_pack("{s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:o,s:o,s:o}", "tokens",
+                                    (json_int_t)count, "predicted", (json_int_t)e->target.rows, "context",
+                                    (json_int_t)window, "perplexity", number(exp(loss)), "main_loss", number(loss),
+                                    "mtp_loss_by_depth", losses, "agreement_by_depth", agreement, "acceptance_by_depth",
+                                    in_a_row, "mtp_loss_scaling_factor", factor, "mtp_loss", number(mtp), "loss",
+                                    number(e->depths ? loss + factor * mtp : loss), "tokens_per_second",
+                                    number((double)count / seconds), "relaxed", relaxed_json(&e->relaxed, e->depths)));
 }
 
 static void print_table(const struct eval_figures *e, size_t count, size_t window, double factor, double seconds)
@@ -217,22 +222,29 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--prefill", "Choose how attention is computed in all rows of the text: contract, expanded or cublas (default contract). With expanded and "
+    {"--prefill", "Choose how attention is computed in all rows of the text: contract, expanded or cublas (default "
+                  "contract). With expanded and "
                   "cublas, the results are those of a prompt."},
-    {"--context", "Cut the text into windows of N tokens (default 512, or max_position_embeddings if that is smaller)."},
-    {"--acceptance", "With the value relaxed: also measure the cost of relaxed acceptance. Unless --thinking-tokens is given, the whole "
+    {"--context",
+     "Cut the text into windows of N tokens (default 512, or max_position_embeddings if that is smaller)."},
+    {"--acceptance", "With the value relaxed: also measure the cost of relaxed acceptance. Unless --thinking-tokens is "
+                     "given, the whole "
                      "text is treated as thinking."},
-    {"--thinking-tokens", "With --acceptance relaxed: treat only the text between these two tokens as thinking. The tokens are given as "
-                          "ids or as text."},
-    {"--json", "Print an object with the keys tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth, "
-               "acceptance_by_depth, mtp_loss, loss, tokens_per_second and relaxed. Agreement at depth k is the share of rows where "
-               "module k and the model prefer the same token. Acceptance at depth k is the share of rows where the model and the modules "
-               "prefer the same tokens at depth k and at all smaller depths."},
+    {"--thinking-tokens",
+     "With --acceptance relaxed: treat only the text between these two tokens as thinking. The tokens are given as "
+     "ids or as text."},
+    {"--json", "Print an object with the keys tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, "
+               "agreement_by_depth, "
+               "acceptance_by_depth, mtp_loss, loss, tokens_per_second and relaxed. Agreement at depth k is the share "
+               "of rows where module k and the model prefer the same token. Acceptance at depth k is the share of rows "
+               "where the model and the modules prefer the same tokens at depth k and at all smaller depths."},
     {NULL, NULL}};
 
 const struct command command_eval = {
     "eval", "measure perplexity, and the loss and agreement of the MTP modules",
     "MODEL (--file FILE | --tokens IDS) [OPTIONS]",
-    "Cuts the text into windows and evaluates each window alone. The first token of a window is not predicted. The MTP modules read\n"
-    "the tokens of the text, not their own drafts. Row i of module k (counted from 0) reads token i+k+1 and predicts token i+k+2.\n",
+    "Cuts the text into windows and evaluates each window alone. The first token of a window is not predicted. The MTP "
+    "modules read\n"
+    "the tokens of the text, not their own drafts. Row i of module k (counted from 0) reads token i+k+1 and predicts "
+    "token i+k+2.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE | TAKES_PREFILL | TAKES_ROUTES, run, notes, 0, NULL};

@@ -117,8 +117,9 @@ json_t *relaxed_json(const struct relaxed *r, int depths)
     json_t *by_depth = json_array();
     for (int k = 0; k < depths; k++)
         json_array_append_new(by_depth, json_real((double)r->stands[k] / (double)r->forwards));
-    return json_pack("{s:I,s:f,s:o,s:f,s:f,s:f,s:f,s:b}", "topk", (json_int_t)r->topk, "delta", r->delta > FLT_MIN ? r->delta : 0.0, "acceptance_by_depth", by_depth,
-                     "tokens_per_forward", tokens_per_forward(r, r->stands, depths), "strict_tokens_per_forward",
+    return json_pack("{s:I,s:f,s:o,s:f,s:f,s:f,s:f,s:b}", "topk", (json_int_t)r->topk, "delta",
+                     r->delta > FLT_MIN ? r->delta : 0.0, "acceptance_by_depth", by_depth, "tokens_per_forward",
+                     tokens_per_forward(r, r->stands, depths), "strict_tokens_per_forward",
                      tokens_per_forward(r, r->strict, depths), "other_tokens", per_token(r, (double)r->others, depths),
                      "nats_per_token", per_token(r, r->nats, depths), "lossy", 1);
 }
@@ -133,7 +134,8 @@ void relaxed_print(const struct relaxed *r, int depths)
     for (int k = 0; k < depths; k++)
         printf("%5d  %21.1f %%  %11.1f %%\n", k + 1, 100.0 * (double)r->stands[k] / (double)r->forwards,
                100.0 * (double)r->strict[k] / (double)r->forwards);
-    printf("tokens per forward %.3f, with strict %.3f; lossy: %.1f %% of the tokens are not the best, %.4f nats per token less probable\n",
+    printf("tokens per forward %.3f, with strict %.3f; lossy: %.1f %% of the tokens are not the best, %.4f nats per "
+           "token less probable\n",
            tokens_per_forward(r, r->stands, depths), tokens_per_forward(r, r->strict, depths),
            100.0 * per_token(r, (double)r->others, depths), per_token(r, r->nats, depths));
 }

@@ -70,9 +70,10 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--json", "Print one JSON object on stdout with the keys prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint, "
-               "draft, draft_tokens, draft_topk, acceptance, lossy and stats. With --prompts, print the statistics as an object; -o is "
-               "then required for the answers."},
+    {"--json", "Print one JSON object on stdout with the keys prompt_tokens, tokens, text, finish_reason, stop_string, "
+               "fingerprint, "
+               "draft, draft_tokens, draft_topk, acceptance, lossy and stats. With --prompts, print the statistics as "
+               "an object; -o is then required for the answers."},
     {NULL, NULL}};
 
 const struct command command_generate = {
@@ -81,8 +82,11 @@ const struct command command_generate = {
     "MODEL --chat [--system TEXT] [--messages FILE] [--prompt TEXT | --prompt-file FILE] [OPTIONS]\n"
     "MODEL --prompts FILE [-o FILE] [--max-sequences N] [--cache-tokens N] [OPTIONS]\n"
     "MODEL --session FILE [--prompt TEXT | --prompt-file FILE | --tokens IDS] [OPTIONS]",
-    "Prints the text on stdout while it is generated. On a terminal, accepted drafts are green. At the end, a line of statistics is\n"
-    "printed on stderr. Ctrl-C stops the run before the next layer of the model is computed, and the exit code is then 130.\n",
-    TAKES_MODEL | TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL |
-        TAKES_STOP | TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_PROMPTS | TAKES_ROUTES,
+    "Prints the text on stdout while it is generated. On a terminal, accepted drafts are green. At the end, a line of "
+    "statistics is\n"
+    "printed on stderr. Ctrl-C stops the run before the next layer of the model is computed, and the exit code is then "
+    "130.\n",
+    TAKES_MODEL | TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH |
+        TAKES_STATS | TAKES_PREFILL | TAKES_STOP | TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_PROMPTS |
+        TAKES_ROUTES,
     run, notes, 0, NULL};

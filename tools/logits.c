@@ -95,7 +95,8 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"-o", "Write the tensors to this safetensors file. The file appears only when it is complete."},
-    {"--prefill", "Choose how attention is computed for all tokens: contract, expanded or cublas (default contract). With expanded and "
+    {"--prefill", "Choose how attention is computed for all tokens: contract, expanded or cublas (default contract). "
+                  "With expanded and "
                   "cublas, the results are those of a prompt."},
     {"--json", "Print {\"file\": ..., \"tokens\": n} on stdout."},
     {NULL, NULL}};
@@ -103,6 +104,7 @@ static const struct note notes[] = {
 const struct command command_logits = {
     "logits", "write the logits and the hidden state of every position to a file",
     "MODEL --tokens IDS -o OUT.safetensors [OPTIONS]",
-    "Writes two tensors for n tokens: `logits`, F32 [n, vocabulary size], and `hidden`, F32 [n, hidden size]. The hidden states are\n"
+    "Writes two tensors for n tokens: `logits`, F32 [n, vocabulary size], and `hidden`, F32 [n, hidden size]. The "
+    "hidden states are\n"
     "those after model.norm.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_PREFILL | TAKES_ROUTES, run, notes, 0, NULL};

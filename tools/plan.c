@@ -1,5 +1,5 @@
-/* tools/plan.c -- `verbatim plan`: memory, traffic and highest speed of machines that compute one model together, from the shapes of the
- * model alone. docs/RANKS.md derives the formulas, and engine/pass/plan.h computes them. */
+/* tools/plan.c -- `verbatim plan`: memory, traffic and highest speed of machines that compute one model together, from
+ * the shapes of the model alone. docs/RANKS.md derives the formulas, and engine/pass/plan.h computes them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +31,19 @@ struct plan_times {
 
 /* ---- options ---- */
 
-/* Reads a list of numbers above `least` (or equal to it, if or_equal). Returns how many there are, or -1 after reporting an error. */
-static int numbers_of(const struct cli *c, const char *option, const char *list, double *numbers, int most, double least, int or_equal)
+/* Reads a list of numbers above `least` (or equal to it, if or_equal). Returns how many there are, or -1 after
+ * reporting an error. */
+static int numbers_of(const struct cli *c, const char *option, const char *list, double *numbers, int most,
+                      double least, int or_equal)
 {
     int count = 0;
     for (const char *at = list;; at++) {
         char *end;
         double x = strtod(at, &end);
         if (end == at || (*end && *end != ',') || !isfinite(x) || x < least || (x <= least && !or_equal))
-            return cli_fail(c, EXIT_USAGE, "%s is %.64s, wanted numbers%s %g%s", option, list, or_equal ? " of" : " above", least, or_equal ? " or more" : ""), -1;
+            return cli_fail(c, EXIT_USAGE, "%s is %.64s, wanted numbers%s %g%s", option, list,
+                            or_equal ? " of" : " above", least, or_equal ? " or more" : ""),
+                   -1;
         if (count == most)
             return cli_fail(c, EXIT_USAGE, "%s is %.64s, wanted at most %d numbers", option, list, most), -1;
         numbers[count++] = x;
@@ -60,7 +64,8 @@ static int read_shares(struct planned *p)
         return cli_fail(c, EXIT_USAGE, "--ranks is %d, and --ranks-weights has %d numbers", p->ranks.count, given);
     for (int r = 0; r < p->ranks.count; r++) {
         if (given && (weights[r] != floor(weights[r]) || weights[r] > 1e6))
-            return cli_fail(c, EXIT_USAGE, "--ranks-weights is %s, wanted integers of at most 1000000", c->ranks_weights);
+            return cli_fail(c, EXIT_USAGE, "--ranks-weights is %s, wanted integers of at most 1000000",
+                            c->ranks_weights);
         p->before[r + 1] = p->before[r] + (given ? (uint64_t)weights[r] : 1);
     }
     return EXIT_DONE;
@@ -69,7 +74,8 @@ static int read_shares(struct planned *p)
 static int read_machine(struct planned *p)
 {
     const struct cli *c = p->c;
-    int N = p->ranks.count, given = c->bandwidth ? numbers_of(c, "--bandwidth", c->bandwidth, p->bandwidth, MOST_RANKS, 0, 0) : 0;
+    int N = p->ranks.count,
+        given = c->bandwidth ? numbers_of(c, "--bandwidth", c->bandwidth, p->bandwidth, MOST_RANKS, 0, 0) : 0;
     if (given < 0)
         return EXIT_USAGE;
     p->is_timed = given > 0;
@@ -79,7 +85,8 @@ static int read_machine(struct planned *p)
         return cli_fail(c, EXIT_USAGE, "%s wants --bandwidth: without it, no times are computed",
                         c->net > 0 ? "--net" : c->latency >= 0 ? "--latency" : "--acceptance");
     if (given && N > 1 && (c->net <= 0 || c->latency < 0))
-        return cli_fail(c, EXIT_USAGE, "%s is missing or 0: %d ranks wait for each other's bytes", c->net <= 0 ? "--net" : "--latency", N);
+        return cli_fail(c, EXIT_USAGE, "%s is missing or 0: %d ranks wait for each other's bytes",
+                        c->net <= 0 ? "--net" : "--latency", N);
     for (int r = 0; r < N; r++)
         p->bandwidth[r] = given ? 1e9 * p->bandwidth[given > 1 ? r : 0] : 1;
     p->net = c->net > 0 ? 1e9 * c->net : INFINITY;
@@ -87,8 +94,8 @@ static int read_machine(struct planned *p)
     return EXIT_DONE;
 }
 
-/* One number is the probability that a draft is accepted if those before it were. Otherwise there is one number for each draft: the share
- * of the rounds in which it is accepted. */
+/* One number is the probability that a draft is accepted if those before it were. Otherwise there is one number for
+ * each draft: the share of the rounds in which it is accepted. */
 static int read_drafts(struct planned *p)
 {
     const struct cli *c = p->c;
@@ -108,7 +115,9 @@ static int read_drafts(struct planned *p)
         if (given == 1)
             a[k] = k ? a[0] * a[k - 1] : a[0];
         if (a[k] > 1 || (k && a[k] > a[k - 1]))
-            return cli_fail(c, EXIT_USAGE, "--acceptance is %s, wanted numbers of at most 1, none larger than the one before", c->acceptance_rates);
+            return cli_fail(c, EXIT_USAGE,
+                            "--acceptance is %s, wanted numbers of at most 1, none larger than the one before",
+                            c->acceptance_rates);
         p->tokens += a[k];
     }
     return EXIT_DONE;
@@ -119,7 +128,8 @@ static int open_shapes(struct planned *p)
     const struct cli *c = p->c;
     struct model_options o = {0};
     vb_error err;
-    if (precision_parse(&o.precision, &o.tensor_cores, c->precision, &err) || cache_type_parse(&o.cache_type, c->cache_type, &err) ||
+    if (precision_parse(&o.precision, &o.tensor_cores, c->precision, &err) ||
+        cache_type_parse(&o.cache_type, c->cache_type, &err) ||
         model_open_shapes(&p->m, c->model_dir, c->weights, &o, &p->from_config, NULL, &err))
         return cli_error(c, &err);
     int most = p->m->config.max_position_embeddings;
@@ -137,12 +147,14 @@ static struct plan_cost sum(struct plan_cost a, struct plan_cost b, double times
                               a.received + times * b.received};
 }
 
-/* A rank reads its weights, then waits for a gather, and so on: its times add up. All ranks wait for the slowest one. */
+/* A rank reads its weights, then waits for a gather, and so on: its times add up. All ranks wait for the slowest
+ * one. */
 static void set_times(const struct planned *p, struct plan_times *t)
 {
     t->seconds = -1;
     for (int r = 0; r < p->ranks.count; r++) {
-        double memory = t->of[r].read / p->bandwidth[r], network = t->of[r].received / p->net, latency = t->of[r].gathers * p->latency;
+        double memory = t->of[r].read / p->bandwidth[r], network = t->of[r].received / p->net,
+               latency = t->of[r].gathers * p->latency;
         if (memory + network + latency > t->seconds) {
             t->slowest = r;
             t->memory = memory;
@@ -153,8 +165,8 @@ static void set_times(const struct planned *p, struct plan_times *t)
     }
 }
 
-/* The passes of a round: the target verifies the drafts, and MTP module 0 makes the next ones. Its first pass has a row for each new token,
- * and each further pass has one row. */
+/* The passes of a round: the target verifies the drafts, and MTP module 0 makes the next ones. Its first pass has a row
+ * for each new token, and each further pass has one row. */
 struct plan_round {
     struct plan_times plain, verify, draft, all; /* plain: a pass of one row, without drafts */
 };
@@ -165,7 +177,8 @@ static void compute(const struct planned *p, struct plan_round *o)
         o->plain.of[r] = plan_target(p->m, &p->ranks, r, 1, p->context, 1);
         o->verify.of[r] = plan_target(p->m, &p->ranks, r, p->drafts + 1, p->context, p->drafts + 1);
         if (p->m->num_mtp && p->drafts)
-            o->draft.of[r] = sum(plan_module(p->m, &p->ranks, r, p->tokens, p->context), plan_module(p->m, &p->ranks, r, 1, p->context), p->drafts - 1);
+            o->draft.of[r] = sum(plan_module(p->m, &p->ranks, r, p->tokens, p->context),
+                                 plan_module(p->m, &p->ranks, r, 1, p->context), p->drafts - 1);
         o->all.of[r] = sum(o->verify.of[r], o->draft.of[r], 1);
     }
     set_times(p, &o->plain);
@@ -176,7 +189,9 @@ static void compute(const struct planned *p, struct plan_round *o)
 
 static const char *bound_of(const struct plan_times *t)
 {
-    return t->memory >= t->network && t->memory >= t->latency ? "memory" : t->network >= t->latency ? "network" : "latency";
+    return t->memory >= t->network && t->memory >= t->latency ? "memory"
+           : t->network >= t->latency ? "network"
+           : "latency";
 }
 
 /* ---- output ---- */
@@ -200,7 +215,10 @@ static struct types types_of(const struct planned *p)
     return t;
 }
 
-static double share_of(const struct planned *p, int r) { return (double)(p->before[r + 1] - p->before[r]) / (double)p->before[p->ranks.count]; }
+static double share_of(const struct planned *p, int r)
+{
+    return (double)(p->before[r + 1] - p->before[r]) / (double)p->before[p->ranks.count];
+}
 
 static struct plan_memory memory_of(const struct planned *p, int r)
 {
@@ -230,14 +248,16 @@ static void print_memory(const struct planned *p)
         char name[40] = "each rank, at most";
         if (!equal)
             snprintf(name, sizeof name, "rank %d", r);
-        printf("%-26s %6.1f %% %10.3f %12.3f %8.3f %10.3f\n", name, 100 * share_of(p, r), m.own / 1e9, m.whole / 1e9, m.cache / 1e9, all_of(&m) / 1e9);
+        printf("%-26s %6.1f %% %10.3f %12.3f %8.3f %10.3f\n", name, 100 * share_of(p, r), m.own / 1e9, m.whole / 1e9,
+               m.cache / 1e9, all_of(&m) / 1e9);
     }
 }
 
 static void print_pass(const struct planned *p, const char *name, const struct plan_times *t, double tokens)
 {
     const struct plan_cost *of = &t->of[t->slowest];
-    printf("%-26s %8.3f %7.0f %11.3f %11.3f", name, of->read / 1e9, of->gathers, of->gathered / 1e6, of->received / 1e6);
+    printf("%-26s %8.3f %7.0f %11.3f %11.3f", name, of->read / 1e9, of->gathers, of->gathered / 1e6,
+           of->received / 1e6);
     if (p->is_timed)
         printf(" %9.2f %9.2f %9.2f %9.2f", 1e3 * t->memory, 1e3 * t->network, 1e3 * t->latency, 1e3 * t->seconds);
     if (p->is_timed && tokens > 0)
@@ -262,8 +282,9 @@ static void print_all(const struct planned *p, const struct plan_round *r)
 {
     const struct config *c = &p->m->config;
     char name[40];
-    printf("%s, %d layers, MTP modules: %d, precision %s, cache %s, %.0f tokens, %d rank%s\n", c->architecture, c->num_hidden_layers, p->m->num_mtp,
-           precision_name(c), cache_type_name(c->cache_type), p->context, p->ranks.count, p->ranks.count > 1 ? "s" : "");
+    printf("%s, %d layers, MTP modules: %d, precision %s, cache %s, %.0f tokens, %d rank%s\n", c->architecture,
+           c->num_hidden_layers, p->m->num_mtp, precision_name(c), cache_type_name(c->cache_type), p->context,
+           p->ranks.count, p->ranks.count > 1 ? "s" : "");
     print_types(p);
     print_memory(p);
     printf("\n%-26s %8s %7s %11s %11s", "passes", "read GB", "gathers", "gathered MB", "received MB");
@@ -287,13 +308,15 @@ static json_int_t whole(double bytes) { return (json_int_t)llround(bytes); }
 static json_t *pass_json(const struct planned *p, const struct plan_times *t, double tokens)
 {
     const struct plan_cost *of = &t->of[t->slowest];
-    json_t *o = json_pack("{s:i,s:I,s:I,s:I,s:I}", "rank", t->slowest, "read_bytes", whole(of->read), "gathers", whole(of->gathers), "gathered_bytes",
-                          whole(of->gathered), "received_bytes", whole(of->received));
+    json_t *o = json_pack("{s:i,s:I,s:I,s:I,s:I}", "rank", t->slowest, "read_bytes", whole(of->read), "gathers",
+                          whole(of->gathers), "gathered_bytes", whole(of->gathered), "received_bytes",
+                          whole(of->received));
     if (p->is_timed)
-        json_object_update_new(o, json_pack("{s:f,s:f,s:f,s:f}", "memory_seconds", t->memory, "network_seconds", t->network, "latency_seconds",
-                                            t->latency, "seconds", t->seconds));
+        json_object_update_new(o, json_pack("{s:f,s:f,s:f,s:f}", "memory_seconds", t->memory, "network_seconds",
+                                            t->network, "latency_seconds", t->latency, "seconds", t->seconds));
     if (p->is_timed && tokens > 0)
-        json_object_update_new(o, json_pack("{s:f,s:f,s:s}", "tokens", tokens, "tokens_per_second", tokens / t->seconds, "bound_by", bound_of(t)));
+        json_object_update_new(o, json_pack("{s:f,s:f,s:s}", "tokens", tokens, "tokens_per_second", tokens / t->seconds,
+                                            "bound_by", bound_of(t)));
     return o;
 }
 
@@ -302,9 +325,11 @@ static json_t *ranks_json(const struct planned *p, const struct plan_times *plai
     json_t *ranks = json_array();
     for (int r = 0; r < p->ranks.count; r++) {
         struct plan_memory m = memory_of(p, r);
-        json_array_append_new(ranks, json_pack("{s:f,s:I,s:I,s:I,s:I,s:I,s:I}", "share", share_of(p, r), "own_bytes", whole(m.own), "whole_bytes",
-                                               whole(m.whole), "cache_bytes", whole(m.cache), "bytes", whole(all_of(&m)), "read_bytes",
-                                               whole(plain->of[r].read), "received_bytes", whole(plain->of[r].received)));
+        json_array_append_new(ranks,
+                              json_pack("{s:f,s:I,s:I,s:I,s:I,s:I,s:I}", "share", share_of(p, r), "own_bytes",
+                                        whole(m.own), "whole_bytes", whole(m.whole), "cache_bytes", whole(m.cache),
+                                        "bytes", whole(all_of(&m)), "read_bytes", whole(plain->of[r].read),
+                                        "received_bytes", whole(plain->of[r].received)));
     }
     return ranks;
 }
@@ -322,12 +347,13 @@ static json_t *types_json(const struct planned *p)
 static int print_json(const struct planned *p, const struct plan_round *r)
 {
     struct plan_cost layers = plan_target(p->m, &p->ranks, 0, 1, p->context, 0);
-    json_t *o = json_pack("{s:s,s:b,s:o,s:I,s:o,s:{s:I,s:I},s:o}", "architecture", p->m->config.architecture, "types_assumed", p->from_config,
-                          "types", types_json(p), "context", whole(p->context), "ranks", ranks_json(p, &r->plain), "layers", "gathers",
-                          whole(layers.gathers), "gathered_bytes", whole(layers.gathered), "token", pass_json(p, &r->plain, 1));
+    json_t *o = json_pack("{s:s,s:b,s:o,s:I,s:o,s:{s:I,s:I},s:o}", "architecture", p->m->config.architecture,
+                          "types_assumed", p->from_config, "types", types_json(p), "context", whole(p->context),
+                          "ranks", ranks_json(p, &r->plain), "layers", "gathers", whole(layers.gathers),
+                          "gathered_bytes", whole(layers.gathered), "token", pass_json(p, &r->plain, 1));
     if (p->drafts)
-        json_object_update_new(o, json_pack("{s:o,s:o,s:o}", "verifying", pass_json(p, &r->verify, 0), "drafting", pass_json(p, &r->draft, 0), "round",
-                                            pass_json(p, &r->all, p->tokens)));
+        json_object_update_new(o, json_pack("{s:o,s:o,s:o}", "verifying", pass_json(p, &r->verify, 0), "drafting",
+                                            pass_json(p, &r->draft, 0), "round", pass_json(p, &r->all, p->tokens)));
     return cli_print_json(o);
 }
 
@@ -365,20 +391,28 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--precision", "Plan for weights in this precision: f32, bf16, q8 or q4 (default f32: the weights as they are stored)."},
+    {"--precision",
+     "Plan for weights in this precision: f32, bf16, q8 or q4 (default f32: the weights as they are stored)."},
     {"--cache-type", "Plan for KV caches of this type: f32, bf16 or q8 (default f32)."},
     {"--context", "Plan for a sequence of N tokens (default 4096, if the context is long enough)."},
-    {"--draft-tokens", "Also plan for drafts of K tokens by the first MTP module. If the model has no MTP modules, drafts take no time."},
-    {"--json", "Print an object with the keys architecture, types, types_assumed, context, ranks (memory, bytes read and received by each rank), "
-               "layers (the gathers of a token without that of lm_head), token, and, with drafts, verifying, drafting and round."},
+    {"--draft-tokens",
+     "Also plan for drafts of K tokens by the first MTP module. If the model has no MTP modules, drafts take no time."},
+    {"--json", "Print an object with the keys architecture, types, types_assumed, context, ranks (memory, bytes read "
+               "and received by each rank), "
+               "layers (the gathers of a token without that of lm_head), token, and, with drafts, verifying, drafting "
+               "and round."},
     {NULL, NULL}};
 
 const struct command command_plan = {
     "plan", "compute memory, traffic and highest speed of a model on several machines, from its shapes",
     "MODEL [OPTIONS]",
-    "Computes what a model needs on N ranks, which are processes that compute each pass together, on one machine or on many. Prints\n"
-    "the memory of each rank and, for a pass, the bytes that the slowest rank reads, the number of exchanges (gathers) and their\n"
-    "bytes. With --bandwidth (and, for several ranks, --net and --latency), also prints the shortest possible time of a token, and\n"
-    "what limits it. Nothing is measured. MODEL may also be only a config.json. Then quantization_config in this file, or --weights,\n"
+    "Computes what a model needs on N ranks, which are processes that compute each pass together, on one machine or on "
+    "many. Prints\n"
+    "the memory of each rank and, for a pass, the bytes that the slowest rank reads, the number of exchanges (gathers) "
+    "and their\n"
+    "bytes. With --bandwidth (and, for several ranks, --net and --latency), also prints the shortest possible time of "
+    "a token, and\n"
+    "what limits it. Nothing is measured. MODEL may also be only a config.json. Then quantization_config in this file, "
+    "or --weights,\n"
     "determines the types of the weights.\n",
     TAKES_MODEL | TAKES_PLAN, run, notes, 0, NULL};

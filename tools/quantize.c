@@ -8,7 +8,8 @@ static int check_paths(const struct cli *c)
 {
     struct stat st;
     if (!stat(c->model_dir, &st) && !S_ISDIR(st.st_mode))
-        return cli_fail(c, EXIT_OTHER, "%s is a file: what is quantized is a directory in the Hugging Face layout", c->model_dir);
+        return cli_fail(c, EXIT_OTHER, "%s is a file: what is quantized is a directory in the Hugging Face layout",
+                        c->model_dir);
     return cli_check_file(c, "-o", c->out);
 }
 
@@ -37,7 +38,8 @@ static int write_file(const struct cli *c, vb_quantize *q)
 
 static const struct {
     const char *name, *shown;
-} roles[] = {{"linear", "linear layers"}, {"embedding", "embedding"}, {"head", "output head"}, {"other", "norms, routers"}};
+} roles[] = {{"linear", "linear layers"}, {"embedding", "embedding"}, {"head", "output head"},
+             {"other", "norms, routers"}};
 
 static int same_kind(const vb_quantized_tensor *a, const vb_quantized_tensor *b)
 {
@@ -123,12 +125,12 @@ static int print_json(const struct cli *c, const vb_quantize *q)
     vb_quantized_tensor t;
     const char *note;
     for (size_t i = 0; vb_quantize_tensor(q, i, &t); i++)
-        json_array_append_new(tensors, json_pack("{s:s,s:s,s:s,s:b,s:I}", "name", t.name, "type", t.type, "role", t.role, "kept", t.kept,
-                                                 "bytes", (json_int_t)t.bytes));
+        json_array_append_new(tensors, json_pack("{s:s,s:s,s:s,s:b,s:I}", "name", t.name, "type", t.type, "role",
+                                                 t.role, "kept", t.kept, "bytes", (json_int_t)t.bytes));
     for (size_t i = 0; (note = vb_quantize_note(q, i)); i++)
         json_array_append_new(notes, json_string(note));
-    return cli_print_json(json_pack("{s:s,s:I,s:s?,s:o,s:o}", "file", c->out, "bytes", (json_int_t)vb_quantize_bytes(q), "tokenizer",
-                                    vb_quantize_tokenizer(q), "tensors", tensors, "notes", notes));
+    return cli_print_json(json_pack("{s:s,s:I,s:s?,s:o,s:o}", "file", c->out, "bytes", (json_int_t)vb_quantize_bytes(q),
+                                    "tokenizer", vb_quantize_tokenizer(q), "tensors", tensors, "notes", notes));
 }
 
 static int run(struct cli *c)
@@ -153,15 +155,18 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the model to this GGUF file. The file appears only when it is complete. An existing file is replaced only with --force."},
+    {"-o", "Write the model to this GGUF file. The file appears only when it is complete. An existing file is replaced "
+           "only with --force."},
     {"--json", "Print an object with the keys file, bytes, tokenizer, tensors and notes."},
     {NULL, NULL}};
 
 const struct command command_quantize = {
     "quantize", "write a model to one GGUF file, with its weights rounded or quantized",
     "MODEL -o OUT.gguf --type TYPE [OPTIONS]",
-    "MODEL is a directory in the Hugging Face layout. The GGUF file also contains the MTP layers and the tokenizer. If the\n"
-    "GGUF file is run in the default precision, the results have the same bits as those of MODEL in one of these runs:\n"
+    "MODEL is a directory in the Hugging Face layout. The GGUF file also contains the MTP layers and the tokenizer. If "
+    "the\n"
+    "GGUF file is run in the default precision, the results have the same bits as those of MODEL in one of these "
+    "runs:\n"
     "  q8_0                   MODEL is run with --precision q8\n"
     "  q4_0                   MODEL is run with --precision q4\n"
     "                         (a note says if INT4, int8 or NVFP4 weights differ; with q8_0, INT4 weights do)\n"

@@ -119,6 +119,8 @@ static const struct note notes[] = {
 const struct command command_tokenize = {
     "tokenize", "turn text into token ids, or ids into text",
     "MODEL (TEXT | --file FILE | --decode IDS) [OPTIONS]",
-    "Prints the token ids of exactly this text, separated by commas. MODEL may be a GGUF file. It may also be a directory that\n"
-    "contains only tokenizer.json, or only tiktoken.model and tokenizer_config.json. If TEXT begins with a dash, put -- before it.\n",
+    "Prints the token ids of exactly this text, separated by commas. MODEL may be a GGUF file. It may also be a "
+    "directory that\n"
+    "contains only tokenizer.json, or only tiktoken.model and tokenizer_config.json. If TEXT begins with a dash, put "
+    "-- before it.\n",
     TAKES_MODEL | TAKES_TEXT, run, notes, 0, NULL};

@@ -18,7 +18,8 @@ struct verify_setting {
     const char *draft, *isa;
     int draft_tokens, threads, chunk;
     int topk, nodes; /* of a tree; 0: a chain */
-    int gpu;         /* how many layers a GPU computes, counted from the last one; one more: the output head and the MTP modules, too */
+    int gpu;         /* how many layers a GPU computes, counted from the last one; one more: the output head and the MTP
+                        modules, too */
 };
 
 /* The rows that others are compared with: those of plain decoding, or of the first run of the method. */
@@ -77,7 +78,8 @@ static int drafts_lead(const struct cli *c)
 /* Returns whether other runs are compared with this run. */
 static int is_first(const struct verify *v, const struct verify_setting *s)
 {
-    return !v->runs || (drafts_lead(v->c) && (strcmp(s->draft, v->first.draft) || s->draft_tokens != v->first.draft_tokens));
+    return !v->runs ||
+           (drafts_lead(v->c) && (strcmp(s->draft, v->first.draft) || s->draft_tokens != v->first.draft_tokens));
 }
 
 /* Returns how much the GPU computes: "-", a number of layers, or "all". */
@@ -87,25 +89,30 @@ static const char *gpu_name(const struct verify *v, const struct verify_setting 
     return !s->gpu ? "-" : s->gpu > v->layers ? "all" : number;
 }
 
-static void report(struct verify *v, const struct verify_setting *s, const struct verify_comparison *k, const vb_result *r, int first_run)
+static void report(struct verify *v, const struct verify_setting *s, const struct verify_comparison *k,
+                   const vb_result *r, int first_run)
 {
     char fingerprint[17], K[12], number[12];
-    int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_used_tokens(v->c, r);
+    int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO,
+        longest = cli_used_tokens(v->c, r);
     snprintf(K, sizeof K, is_auto ? "auto" : s->topk > 1 ? "%d/%d" : "%d", s->draft_tokens, s->topk);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
     v->differences += !equal;
     if (v->c->json) {
         json_t *first = equal ? json_null()
-                              : json_pack("{s:I,s:I}", "token", (json_int_t)(k->token < 0 ? (long long)k->index : k->token),
-                                          "logit", (json_int_t)k->logit);
-        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:i,s:b,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft, "gpu_layers", s->gpu,
-                                                 "draft_tokens", longest, "auto", is_auto, "draft_topk", s->topk > 1 ? s->topk : 1, "threads", s->threads, "chunk", s->chunk,
-                                                 "isa", s->isa, "fingerprint", fingerprint, "equal", equal,
-                                                 "first_difference", first, "stats", cli_stats(r, longest)));
+                              : json_pack("{s:I,s:I}", "token",
+                                          (json_int_t)(k->token < 0 ? (long long)k->index : k->token), "logit",
+                                          (json_int_t)k->logit);
+        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:i,s:b,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
+                                                 "gpu_layers", s->gpu, "draft_tokens", longest, "auto", is_auto,
+                                                 "draft_topk", s->topk > 1 ? s->topk : 1, "threads", s->threads,
+                                                 "chunk", s->chunk, "isa", s->isa, "fingerprint", fingerprint, "equal",
+                                                 equal, "first_difference", first, "stats", cli_stats(r, longest)));
         return;
     }
     if (!v->runs)
-        printf("%-14s %4s %7s %6s %-7s %s%-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", v->layers >= 0 ? "gpu  " : "", "fingerprint");
+        printf("%-14s %4s %7s %6s %-7s %s%-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa",
+               v->layers >= 0 ? "gpu  " : "", "fingerprint");
     printf("%-14s %4s %7d %6d %-7s ", s->draft, K, s->threads, s->chunk, s->isa);
     if (v->layers >= 0)
         printf("%-4s ", gpu_name(v, s, number));
@@ -145,7 +152,8 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
         code = cli_session(c, v->prompt_count, (long long)v->n, &session);
     if (first)
         v->base.count = 0;
-    if (code == EXIT_DONE && (vb_append(session, v->prompt, v->prompt_count, &err) || vb_generate(session, &o, &result, &err)))
+    if (code == EXIT_DONE &&
+        (vb_append(session, v->prompt, v->prompt_count, &err) || vb_generate(session, &o, &result, &err)))
         code = cli_error(c, &err);
     if (code == EXIT_DONE) {
         report(v, s, &k, &result, first);
@@ -168,7 +176,10 @@ struct verify_choices {
 static const char *prefill_of(const struct cli *c) { return c->session.prefill ? c->session.prefill : "contract"; }
 
 /* Libraries compute a prompt in chunks of 512 tokens; with other chunks, the bits differ */
-static int prefill_has_chunks(const struct cli *c) { return cli_has_prefill(c, "onednn") || cli_has_prefill(c, "cublas"); }
+static int prefill_has_chunks(const struct cli *c)
+{
+    return cli_has_prefill(c, "onednn") || cli_has_prefill(c, "cublas");
+}
 
 static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)
 {
@@ -205,7 +216,8 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
     for (size_t m = 0; vb_draft_methods(m, &method); m++) {
         vb_drafting drafting = c->session.drafting;
         drafting.method = method.name;
-        if ((c->draft_given && strcmp(c->session.drafting.method, method.name)) || vb_draft_check(c->model, &drafting, NULL))
+        if ((c->draft_given && strcmp(c->session.drafting.method, method.name)) ||
+            vb_draft_check(c->model, &drafting, NULL))
             continue;
         for (int i = 0; i < 6 && c->session.drafting.tree.topk <= 1; i++) {
             int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
@@ -234,8 +246,8 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
             k->isa[k->num_isa++] = vb_isa(i);
 }
 
-/* Adds splits between CPU and GPU: everything that the GPU has, half of the layers, and the last one. If the bits depend on the split, there is only
- * the first. */
+/* Adds splits between CPU and GPU: everything that the GPU has, half of the layers, and the last one. If the bits
+ * depend on the split, there is only the first. */
 static void add_splits(struct verify_choices *k, const struct cli *c, int layers)
 {
     vb_device_facts f;
@@ -248,7 +260,8 @@ static void add_splits(struct verify_choices *k, const struct cli *c, int layers
             k->gpu[k->num_gpu++] = splits[i];
 }
 
-static struct verify_setting combine(const struct verify_choices *k, int draft, int threads, int chunk, int isa, int gpu)
+static struct verify_setting combine(const struct verify_choices *k, int draft, int threads, int chunk, int isa,
+                                     int gpu)
 {
     struct verify_setting s = k->drafts[draft];
     s.threads = k->threads[threads];
@@ -351,7 +364,8 @@ static void conclude(const struct verify *v)
         fputs("; the bits depend on --gpu-layers, which were not varied", stdout);
     if (drafts_lead(c))
         printf("; with --acceptance %s each draft method and K was compared with itself alone: %s", cli_acceptance(c),
-               cli_is_relaxed(c) ? "it is lossy, others give other tokens" : "the distribution is that of plain decoding, the tokens are not");
+               cli_is_relaxed(c) ? "it is lossy, others give other tokens"
+                                 : "the distribution is that of plain decoding, the tokens are not");
     putchar('\n');
 }
 
@@ -381,9 +395,10 @@ static int run(struct cli *c)
         else
             code = run_choices(&v, &choices, c->all);
         if (code == EXIT_DONE && c->json)
-            code = cli_print_json(json_pack("{s:b,s:s,s:s,s:O}", "equal", v.differences == 0, "prefill",
-                                            prefill_of(c), "compared_with",
-                                            drafts_lead(c) ? "the same draft method and K" : "plain decoding", "rows", v.rows));
+            code = cli_print_json(json_pack("{s:b,s:s,s:s,s:O}", "equal", v.differences == 0, "prefill", prefill_of(c),
+                                            "compared_with",
+                                            drafts_lead(c) ? "the same draft method and K" : "plain decoding", "rows",
+                                            v.rows));
         else if (code == EXIT_DONE)
             conclude(&v);
         if (code == EXIT_DONE && v.differences)
@@ -399,25 +414,30 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--draft", "Verify this method only (default: every method that the model can use)."},
     {"--draft-tokens", "Verify this draft length only, 0 to 15 or auto (default: 1, 2, 3, 7, 15 and auto)."},
-    {"--draft-model", "Also verify the methods that need a second model: draft-model if DIR is a smaller checkpoint, eagle, eagle3 or "
-                      "parallel-heads if it holds draft heads."},
+    {"--draft-model",
+     "Also verify the methods that need a second model: draft-model if DIR is a smaller checkpoint, eagle, eagle3 or "
+     "parallel-heads if it holds draft heads."},
     {"--threads", "Use N threads in every run (default: several numbers in turn)."},
     {"--isa", "Use this instruction set in every run (default: each one that the processor has)."},
     {"--prefill-chunk", "Compute N tokens of the prompt per pass in every run (default: 1, 7, 64 and 512 in turn)."},
-    {"--prefill", "Choose how the prompt is computed in every run: contract, expanded, onednn or cublas (default contract). With onednn "
-                  "and cublas, the prompt is always computed in chunks of 512 tokens, so `verify` does not vary the chunk size. With cublas, it "
-                  "does not vary the layers of the GPU either."},
+    {"--prefill", "Choose how the prompt is computed in every run: contract, expanded, onednn or cublas (default "
+                  "contract). With onednn "
+                  "and cublas, the prompt is always computed in chunks of 512 tokens, so `verify` does not vary the "
+                  "chunk size. With cublas, it does not vary the layers of the GPU either."},
     {"--json", "Print an object with the keys equal, prefill, compared_with and rows. Each row describes one run."},
     {NULL, NULL}};
 
 const struct command command_verify = {
     "verify", "check that every setting gives the same bits",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
-    "First decodes plainly, that is, without drafts. Then decodes again several times: first with one setting changed at a\n"
-    "time (draft method, draft length, threads, prefill chunk, instruction set), then with 8 combinations of changed settings.\n"
+    "First decodes plainly, that is, without drafts. Then decodes again several times: first with one setting changed "
+    "at a\n"
+    "time (draft method, draft length, threads, prefill chunk, instruction set), then with 8 combinations of changed "
+    "settings.\n"
     "All logits from which tokens were chosen are compared bit by bit. The exit code is 3 if any bit differs.\n"
-    "The text depends on the drafts with --acceptance relaxed, and with --acceptance rejection at a temperature above 0. In these\n"
+    "The text depends on the drafts with --acceptance relaxed, and with --acceptance rejection at a temperature above "
+    "0. In these\n"
     "two cases, a run is compared only with the first run of the same draft method and length.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
-        TAKES_ACCEPTANCE,
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL |
+        TAKES_PREFILL | TAKES_STOP | TAKES_ACCEPTANCE,
     run, notes, COMPARES_METHODS, NULL};

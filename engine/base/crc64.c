@@ -1,4 +1,5 @@
-/* engine/base/crc64.c -- the checksum of session files, eight bytes at a time ("slicing by 8", Kounavis and Berry 2005). */
+/* engine/base/crc64.c -- the checksum of session files, eight bytes at a time ("slicing by 8", Kounavis and Berry
+ * 2005). */
 #include "engine/base/crc64.h"
 
 #define POLYNOMIAL 0xC96C5795D7870F42u /* 0x42F0E1EBA9EA3693, its bits in reverse */

@@ -1,5 +1,5 @@
-/* engine/base/decimal.c -- decimal numbers without the locale. A program that uses the library may have chosen any locale, for
- * all of its threads. */
+/* engine/base/decimal.c -- decimal numbers without the locale. A program that uses the library may have chosen any
+ * locale, for all of its threads. */
 #include "engine/base/decimal.h"
 
 #include <locale.h>

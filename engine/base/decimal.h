@@ -1,4 +1,5 @@
-/* engine/base/decimal.h -- reads and prints numbers with a decimal point, even if the locale of the process uses a comma. */
+/* engine/base/decimal.h -- reads and prints numbers with a decimal point, even if the locale of the process uses a
+ * comma. */
 #ifndef VB_DECIMAL_H
 #define VB_DECIMAL_H
 

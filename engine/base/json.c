@@ -74,8 +74,8 @@ static void make_fit(char *at, size_t n)
         decimal_print(exponent, sizeof exponent, "e%zu", digits - KEPT_DIGITS);
         put_short(at + sign + KEPT_DIGITS, digits - KEPT_DIGITS, exponent);
     } else if (isinf(decimal_parse(at, &end)) && end == at + n) {
-        put_short(at, n, sign ? "-1e308" : "1e308"); /* the replacement has room: every number that is too large is at least
-                                                        as long */
+        put_short(at, n, sign ? "-1e308" : "1e308"); /* the replacement has room: every number that is too large is at
+                                                        least as long */
     }
 }
 

@@ -30,11 +30,12 @@ json_t *json_load(const char *text, size_t size, size_t flags, struct json_troub
  * finds a real number and can report an error. */
 json_t *json_load_any_number(const char *text, size_t size, size_t flags, struct json_trouble *why);
 
-/* Parses the contents of a file with json_load_any_number. A duplicate key is an error, since it is unclear which of the
- * two values counts. Returns NULL on error, with a message in *err that names `file`. */
+/* Parses the contents of a file with json_load_any_number. A duplicate key is an error, since it is unclear which of
+ * the two values counts. Returns NULL on error, with a message in *err that names `file`. */
 json_t *json_read(const char *text, size_t size, const char *file, vb_error *err);
 /* Does what json_read does, but parses with json_load. It is meant for texts whose numbers are printed again later:
- * json_load reports a number that is too large as an error, while json_load_any_number replaces it with another number. */
+ * json_load reports a number that is too large as an error, while json_load_any_number replaces it with another
+ * number. */
 json_t *json_read_exact(const char *text, size_t size, const char *file, vb_error *err);
 /* Writes the problem that *why describes to *err, for example "FILE: line 1, column 2: it is not JSON". `size` is the
  * length of the text in bytes. Returns the error code. */

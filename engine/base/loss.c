@@ -47,7 +47,8 @@ int loss_named(struct loss *out, const char *name, int depths, double factor, vb
         return vb_fail(err, VB_BAD_ARGUMENT, "%d depths of the loss %s, wanted 0 to %d", depths, name, VB_MAX_DRAFT);
     if (!isfinite(factor))
         return vb_fail(err, VB_BAD_ARGUMENT, "the factor of the loss %s is %g, wanted a finite number", name, factor);
-    *out = (struct loss){.terms = p->terms, .chain = p->chain, .detached = p->detached, .depths = depths, .main = p->main};
+    *out = (struct loss){.terms = p->terms, .chain = p->chain, .detached = p->detached, .depths = depths,
+                         .main = p->main};
     weigh(out, p->decay, factor < 0 ? p->factor : factor);
     return VB_OK;
 }

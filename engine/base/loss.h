@@ -4,7 +4,8 @@
  *
  *     total   = main * (main loss) + sum_k depth[k] * depth_k
  *     depth_k = the mean of row(i, k) over all rows i of depth k in a step
- *     row     = data * CE(z, token) + soft * CE(z, p) + top * (the K largest terms of CE(z, p)) + features * smooth_L1(h, f)
+ *     row     = data * CE(z, token) + soft * CE(z, p) + top * (the K largest terms of CE(z, p)) + features *
+ *             smooth_L1(h, f)
  *
  * where p is the target's distribution of the same token, and f the hidden state that the target has for it. */
 #ifndef VB_LOSS_H
@@ -22,15 +23,15 @@ struct loss_terms {
 enum loss_chain {
     CHAIN_MODULES,  /* module k mod (number of modules); its keys come from all rows of depth k */
     CHAIN_UNROLLED, /* module 0 again, in the same way */
-    CHAIN_ALIGNED   /* module 0 as mtp-eagle runs it: row i of depth k is the k-th draft after row i of depth 0. It has the RoPE
-                       position i + k, and attends to rows 0..i of depth 0 and to row i of the depths 1..k */
+    CHAIN_ALIGNED   /* module 0 as mtp-eagle runs it: row i of depth k is the k-th draft after row i of depth 0. It has
+                       the RoPE position i + k, and attends to rows 0..i of depth 0 and to row i of the depths 1..k */
 };
 
 struct loss {
     struct loss_terms terms; /* of rows of modules; the main loss always is CE(z, token) */
     enum loss_chain chain;
-    int detached;            /* nonzero: the hidden states that a depth reads are constants, so no gradient flows through them to the
-                                depth before it or to the target */
+    int detached;            /* nonzero: the hidden states that a depth reads are constants, so no gradient flows
+                                through them to the depth before it or to the target */
     int depths;
     double main, depth[VB_MAX_DRAFT];
 };
@@ -43,12 +44,14 @@ struct loss {
  *     sum        data 1                                  modules    1      factor                          1
  *     eagle      soft 0.1, features 1                    modules    0      factor                          1
  *     eagle3     soft 1                                  aligned    0      factor^k                        0.8
- *     hass       soft 0.1, top 1 (K = 10), features 1    aligned    0      factor                          1     detached
+ *     hass       soft 0.1, top 1 (K = 10), features 1    aligned    0      factor                          1
+ *                detached
  *
- * The last column is the published factor, which is used if `factor` is negative. Callers may change *out: soft targets for any loss of
- * data are terms.data = 1 - w and terms.soft = w.
+ * The last column is the published factor, which is used if `factor` is negative. Callers may change *out: soft targets
+ * for any loss of data are terms.data = 1 - w and terms.soft = w.
  *
- * Returns VB_BAD_ARGUMENT if there is no such loss, if depths is not in 0..VB_MAX_DRAFT, or if the factor is not finite. */
+ * Returns VB_BAD_ARGUMENT if there is no such loss, if depths is not in 0..VB_MAX_DRAFT, or if the factor is not
+ * finite. */
 int loss_named(struct loss *out, const char *name, int depths, double factor, vb_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* engine/base/mapping.c -- maps files into memory and unmaps them. The kernel gets no advice about whole files. In
  * measurements with a checkpoint of 2.6 GB, neither WILLNEED, SEQUENTIAL and HUGEPAGE nor reading the whole file first
- * shortened the time to the first token. Reading the whole file first doubled this time if the file was not cached. With
- * several ranks, advice about parts of a file helps (engine/model/prefetch.h). */
+ * shortened the time to the first token. Reading the whole file first doubled this time if the file was not cached.
+ * With several ranks, advice about parts of a file helps (engine/model/prefetch.h). */
 #include "engine/base/mapping.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* engine/base/names.h -- a hash table that maps strings to numbers: open addressing, linear probing, at most half full.
  *
- * The strings come from untrusted files. Each table therefore hashes with its own random key, so that nobody can write a
- * file whose names all collide. The order of the entries depends on this key. So no result may depend on the order, and
- * no function here iterates over a table. */
+ * The strings come from untrusted files. Each table therefore hashes with its own random key, so that nobody can write
+ * a file whose names all collide. The order of the entries depends on this key. So no result may depend on the order,
+ * and no function here iterates over a table. */
 #ifndef VB_NAMES_H
 #define VB_NAMES_H
 
@@ -21,7 +21,8 @@ struct name_table {
 
 /* Allocates an empty table with room for n strings. Returns 1, or 0 if there is no memory. */
 int names_make(struct name_table *table, size_t n, const vb_allocator *a);
-int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* returns 0 if the table has this string already, else 1 */
+int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* returns 0 if the table has this
+                                                                                    string already, else 1 */
 /* Returns the id of a string, or -1 if it is not in the table. A table that is all zeros counts as empty. */
 int32_t names_find(const struct name_table *table, const char *s, size_t size);
 

@@ -11,7 +11,10 @@
 
 #define ROOM 32 /* bytes by which the temporary name is longer than `path` */
 
-static int fail(const struct new_file *f, vb_error *err) { return vb_fail(err, VB_IO, "%s: %s", f->path, strerror(errno)); }
+static int fail(const struct new_file *f, vb_error *err)
+{
+    return vb_fail(err, VB_IO, "%s: %s", f->path, strerror(errno));
+}
 
 /* Writes a temporary name to `part`, and creates the file. `part` has room for the length of `path` plus ROOM bytes. */
 static int create(char *part, const char *path)

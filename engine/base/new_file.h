@@ -1,8 +1,8 @@
 /* engine/base/new_file.h -- writes a file so that it appears under its name only when it is complete and on the disk.
  *
- * Until then the file has a temporary name in the same directory: PATH.XXXXXXXXXXXXXXXX.part, with 16 random hexadecimal
- * digits. The file is created with O_EXCL, so nobody can put a symbolic link or another file there first. A symbolic link
- * at PATH is never followed.
+ * Until then the file has a temporary name in the same directory: PATH.XXXXXXXXXXXXXXXX.part, with 16 random
+ * hexadecimal digits. The file is created with O_EXCL, so nobody can put a symbolic link or another file there first. A
+ * symbolic link at PATH is never followed.
  *
  * The sequence is: new_file_begin, write to `fd`, optionally new_file_name, and new_file_end. */
 #ifndef VB_NEW_FILE_H

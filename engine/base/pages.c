@@ -1,4 +1,5 @@
-/* engine/base/pages.c -- requests pages piece by piece, and chooses between huge and small pages by the time they take. */
+/* engine/base/pages.c -- requests pages piece by piece, and chooses between huge and small pages by the time they
+ * take. */
 #include "engine/base/pages.h"
 #include "engine/base/numbers.h"
 
@@ -11,7 +12,8 @@
 
 int pages_open(struct pages *p, const void *memory, size_t bytes, const vb_allocator *a)
 {
-    uintptr_t begin = ((uintptr_t)memory + PIECE - 1) / PIECE * PIECE, end = ((uintptr_t)memory + bytes) / PIECE * PIECE;
+    uintptr_t begin = ((uintptr_t)memory + PIECE - 1) / PIECE * PIECE,
+              end = ((uintptr_t)memory + bytes) / PIECE * PIECE;
     *p = (struct pages){.allocator = a, .begin = begin, .count = end > begin ? (end - begin) / PIECE : 0};
     if (p->count < FEWEST)
         return VB_OK;

@@ -66,7 +66,8 @@ void *vb_alloc(const vb_allocator *a, size_t count, size_t size)
         return NULL;
     size_t total = count * size + BEFORE;
     int given = a && a->alloc;
-    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc does not touch pages that are never used */
+    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc does not touch pages that are never
+                                                                             used */
     if (block && given)
         memset(block, 0, total);
     return block ? align(block) : NULL;
@@ -74,7 +75,9 @@ void *vb_alloc(const vb_allocator *a, size_t count, size_t size)
 
 void *vb_alloc_unset(const vb_allocator *a, size_t size)
 {
-    char *block = size > SIZE_MAX - BEFORE ? NULL : a && a->alloc ? a->alloc(a->context, size + BEFORE) : malloc(size + BEFORE);
+    char *block = size > SIZE_MAX - BEFORE ? NULL
+                  : a && a->alloc ? a->alloc(a->context, size + BEFORE)
+                  : malloc(size + BEFORE);
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)block + page - 1) / page * page;
     if (block && size >= HUGE_PAGES)
         madvise((void *)begin, ((uintptr_t)block + size - begin) / page * page, MADV_HUGEPAGE); /* may fail */
@@ -100,7 +103,8 @@ char *vb_strdup(const vb_allocator *a, const char *s)
     return copy ? memcpy(copy, s, n) : NULL;
 }
 
-/* Reads until `size` bytes have been read or the file ends. Returns the number of bytes, or -1 with the reason in errno. */
+/* Reads until `size` bytes have been read or the file ends. Returns the number of bytes, or -1 with the reason in
+ * errno. */
 static ssize_t read_all(int fd, char *data, size_t size)
 {
     size_t done = 0;
@@ -132,8 +136,8 @@ static int read_regular(int fd, size_t size, const vb_allocator *a, const char *
 int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code; /* O_NONBLOCK: otherwise opening a pipe would wait for a
-                                                                     writer; pipes are refused below */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code; /* O_NONBLOCK: otherwise opening a pipe would wait for
+                                                                     a writer; pipes are refused below */
     *data = NULL;
     *size = 0;
     if (fd < 0 || fstat(fd, &st))
@@ -157,8 +161,9 @@ static int read_stream(int fd, const vb_allocator *a, const char *path, char **d
         vb_free(a, *data);
         *data = more;
         if (!more)
-            return room <= MOST_STREAMED ? vb_fail(err, VB_NO_MEMORY, "%s: no memory for more than %zu bytes", path, *size)
-                                         : vb_fail(err, VB_IO, "%s: more than %zu bytes", path, (size_t)MOST_STREAMED);
+            return room <= MOST_STREAMED
+                       ? vb_fail(err, VB_NO_MEMORY, "%s: no memory for more than %zu bytes", path, *size)
+                       : vb_fail(err, VB_IO, "%s: more than %zu bytes", path, (size_t)MOST_STREAMED);
         ssize_t n = read_all(fd, *data + *size, room - *size);
         if (n < 0)
             return vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));

@@ -1,4 +1,5 @@
-/* engine/base/support.h -- what every file of engine/ needs: errors, memory, reading whole files. There is no global state. */
+/* engine/base/support.h -- what every file of engine/ needs: errors, memory, reading whole files. There is no global
+ * state. */
 #ifndef VB_SUPPORT_H
 #define VB_SUPPORT_H
 
@@ -12,14 +13,14 @@
  * U+FFFD, and control characters become '?'. */
 int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Allocate and free memory with the functions of `a`, or with malloc and free if `a` or its functions are NULL. vb_alloc
- * returns zeroed memory that is aligned to 64 bytes. It returns NULL if there is no memory or if count * size overflows.
- * vb_free accepts NULL. */
+/* Allocate and free memory with the functions of `a`, or with malloc and free if `a` or its functions are NULL.
+ * vb_alloc returns zeroed memory that is aligned to 64 bytes. It returns NULL if there is no memory or if count * size
+ * overflows. vb_free accepts NULL. */
 void *vb_alloc(const vb_allocator *a, size_t count, size_t size);
 void vb_free(const vb_allocator *a, void *block);
 /* Allocates a block that is not zeroed: the caller must write a byte before it reads it. A block of 8 MiB or more
- * consists of huge pages if the kernel provides them. In a measurement, weights in huge pages were read twice as fast. vb_free frees the
- * memory. */
+ * consists of huge pages if the kernel provides them. In a measurement, weights in huge pages were read twice as fast.
+ * vb_free frees the memory. */
 void *vb_alloc_unset(const vb_allocator *a, size_t size);
 char *vb_strdup(const vb_allocator *a, const char *s);
 

@@ -25,6 +25,7 @@ size_t utf8_valid(const char *text, size_t size);
 
 /* Returns the code point at s, which must be valid UTF-8, and writes its length in bytes to *size. */
 uint32_t utf8_at(const char *s, size_t *size);
-int is_white_space(uint32_t c); /* Unicode's White_Space property, the same set as \s in Oniguruma and in Rust's regex */
+int is_white_space(uint32_t c); /* Unicode's White_Space property, the same set as \s in Oniguruma and in Rust's
+                                   regex */
 
 #endif

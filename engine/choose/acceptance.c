@@ -26,11 +26,12 @@ static int check_relaxed(const vb_sampling *o, size_t V, vb_error *err)
     if (o->relaxed_topk < 0)
         return vb_fail(err, VB_BAD_ARGUMENT, "relaxed top-k is %d, wanted 1 or more", o->relaxed_topk);
     if (!(o->relaxed_delta >= 0.0f && o->relaxed_delta <= 1.0f))
-        return vb_fail(err, VB_BAD_ARGUMENT, "relaxed delta is %g, wanted a number from 0 to 1", (double)o->relaxed_delta);
-    if (o->thinking_begin < 0 || (size_t)o->thinking_begin >= V || o->thinking_end < 0 || (size_t)o->thinking_end >= V ||
-        o->thinking_begin == o->thinking_end)
-        return vb_fail(err, VB_BAD_ARGUMENT, "relaxed acceptance wants two thinking tokens below %zu, found %d and %d", V,
-                       o->thinking_begin, o->thinking_end);
+        return vb_fail(err, VB_BAD_ARGUMENT, "relaxed delta is %g, wanted a number from 0 to 1",
+                       (double)o->relaxed_delta);
+    if (o->thinking_begin < 0 || (size_t)o->thinking_begin >= V || o->thinking_end < 0 ||
+        (size_t)o->thinking_end >= V || o->thinking_begin == o->thinking_end)
+        return vb_fail(err, VB_BAD_ARGUMENT, "relaxed acceptance wants two thinking tokens below %zu, found %d and %d",
+                       V, o->thinking_begin, o->thinking_end);
     return VB_OK;
 }
 
@@ -41,14 +42,15 @@ static int find(const char *what, const char *name, const char *const names[3], 
         ++*found;
     if (names[*found])
         return VB_OK;
-    return vb_fail(err, VB_BAD_ARGUMENT, "unknown %s %s; known are %s, %s%s%s", what, name, names[0], names[1], names[2] ? ", " : "",
-                   names[2] ? names[2] : "");
+    return vb_fail(err, VB_BAD_ARGUMENT, "unknown %s %s; known are %s, %s%s%s", what, name, names[0], names[1],
+                   names[2] ? ", " : "", names[2] ? names[2] : "");
 }
 
 int acceptance_open(struct acceptance **out, const vb_sampling *o, struct sampler *sampler, size_t V, int max_draft,
                     const vb_allocator *a, vb_error *err)
 {
-    static const char *const modes[] = {"strict", "rejection", "relaxed", NULL}, *const methods[] = {"probabilistic", "greedy", NULL};
+    static const char *const modes[] = {"strict", "rejection", "relaxed", NULL}, *const methods[] = {"probabilistic",
+                                                                                                     "greedy", NULL};
     int mode, method, code = find("acceptance", o->acceptance, modes, &mode, err);
     *out = NULL;
     if (!code)
@@ -60,8 +62,9 @@ int acceptance_open(struct acceptance **out, const vb_sampling *o, struct sample
     struct acceptance *s = vb_alloc(a, 1, sizeof *s);
     if (!s)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the acceptance of drafts");
-    *s = (struct acceptance){.mode = (enum mode)mode, .sampler = sampler, .V = V, .seed = o->seed, .begin = o->thinking_begin,
-                             .end = o->thinking_end, .topk = o->relaxed_topk ? (size_t)o->relaxed_topk : 10,
+    *s = (struct acceptance){.mode = (enum mode)mode, .sampler = sampler, .V = V, .seed = o->seed,
+                             .begin = o->thinking_begin, .end = o->thinking_end,
+                             .topk = o->relaxed_topk ? (size_t)o->relaxed_topk : 10,
                              .delta = o->relaxed_delta != 0.0f ? (double)o->relaxed_delta : 0.6};
     int draws = mode == REJECTION && method == 0 && o->temperature != 0.0f && max_draft > 0;
     if (mode == REJECTION)
@@ -129,8 +132,8 @@ double rejection_rest(double *rest, const double *p, double P, const double *q, 
     return total;
 }
 
-static struct verdict choose_by_rejection(struct acceptance *s, const float *logits, const int32_t *tokens, size_t index,
-                                          const struct draft_at *d)
+static struct verdict choose_by_rejection(struct acceptance *s, const float *logits, const int32_t *tokens,
+                                          size_t index, const struct draft_at *d)
 {
     size_t k = (size_t)d->number - 1;
     const double *p, *q = s->drawn >> k & 1 ? s->q + k * s->V : NULL;
@@ -166,11 +169,11 @@ static int is_thinking(const struct acceptance *s, const int32_t *tokens, size_t
     return index && tokens[index - 1] == s->begin;
 }
 
-static struct verdict relax(struct acceptance *s, const float *logits, const int32_t *tokens, size_t index, const struct draft_at *d,
-                            struct verdict strict)
+static struct verdict relax(struct acceptance *s, const float *logits, const int32_t *tokens, size_t index,
+                            const struct draft_at *d, struct verdict strict)
 {
-    if (strict.token < 0 || strict.stands || strict.why == VB_REJECT_MASKED || d->never_relaxed || d->token == s->begin ||
-        d->token == s->end || !is_thinking(s, tokens, index))
+    if (strict.token < 0 || strict.stands || strict.why == VB_REJECT_MASKED || d->never_relaxed ||
+        d->token == s->begin || d->token == s->end || !is_thinking(s, tokens, index))
         return strict;
     struct closeness c = sampler_closeness(s->sampler, logits, tokens, index, d->token);
     if (c.rank >= s->topk)

@@ -48,8 +48,8 @@ int acceptance_draws(const struct acceptance *s);
 /* Draws draft `number`, counted from 1, from its row of logits [V], which must be finite. tokens[0..count) are the
  * tokens before the round, and the earlier drafts of the round follow them in `tokens`. */
 int32_t acceptance_draw(struct acceptance *s, const float *logits, const int32_t *tokens, size_t count, int number);
-/* Says that draft `number` was drawn at random from `weights` [V], whose sum is Q > 0. acceptance_draw calls it; a caller who draws
- * drafts itself calls it instead. acceptance_draws must be nonzero. */
+/* Says that draft `number` was drawn at random from `weights` [V], whose sum is Q > 0. acceptance_draw calls it; a
+ * caller who draws drafts itself calls it instead. acceptance_draws must be nonzero. */
 void acceptance_drew(struct acceptance *s, const double *weights, double Q, int number);
 
 /* The draft that a row verifies. */

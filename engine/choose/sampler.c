@@ -56,8 +56,9 @@ static int check(const vb_sampling *o, size_t V, vb_error *err)
     for (int32_t i = 0; i < o->bias_count; i++)
         if (o->bias_tokens[i] < 0 || (size_t)o->bias_tokens[i] >= V || isnan(o->bias_values[i]) ||
             o->bias_values[i] == INFINITY)
-            return vb_fail(err, VB_BAD_ARGUMENT, "logit bias %d: token %d, bias %g; wanted a token below %zu and a number",
-                           i, o->bias_tokens[i], (double)o->bias_values[i], V);
+            return vb_fail(err, VB_BAD_ARGUMENT,
+                           "logit bias %d: token %d, bias %g; wanted a token below %zu and a number", i,
+                           o->bias_tokens[i], (double)o->bias_values[i], V);
     return VB_OK;
 }
 
@@ -79,7 +80,8 @@ int sampler_open(struct sampler **out, const vb_sampling *options, size_t V, con
     s->z = vb_alloc(a, V, sizeof *s->z);
     s->weight = vb_alloc(a, V, sizeof *s->weight);
     s->candidate = vb_alloc(a, V, sizeof *s->candidate);
-    if ((options->bias_count && !s->bias) || !s->in_prompt || !s->in_output || !s->mask || !s->z || !s->weight || !s->candidate) {
+    if ((options->bias_count && !s->bias) || !s->in_prompt || !s->in_output || !s->mask || !s->z || !s->weight ||
+        !s->candidate) {
         sampler_close(s, a);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a sampler over %zu tokens", V);
     }
@@ -221,7 +223,8 @@ static void select_candidates(struct sampler *s)
         s->mask[s->candidate[i]] = s->weight[s->candidate[i]] >= (double)o->min_p;
 }
 
-double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, const double **weights)
+double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index,
+                            const double **weights)
 {
     double total = 0.0;
     *weights = s->weight;
@@ -273,7 +276,8 @@ enum vb_reject sampler_excluded(const struct sampler *s, int32_t token, enum vb_
     return otherwise;
 }
 
-struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, int32_t token)
+struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index,
+                                   int32_t token)
 {
     struct closeness c = {0};
     float max;

@@ -16,7 +16,8 @@ struct sampler;
 
 /* Returns VB_BAD_ARGUMENT if the value of an option is out of range; the message names the option and the value. The
  * caller closes *out with sampler_close. */
-int sampler_open(struct sampler **out, const vb_sampling *options, size_t vocab_size, const vb_allocator *a, vb_error *err);
+int sampler_open(struct sampler **out, const vb_sampling *options, size_t vocab_size, const vb_allocator *a,
+                 vb_error *err);
 void sampler_close(struct sampler *s, const vb_allocator *a);
 
 /* The penalties depend on the tokens of prompt and output. The caller reports each token of the prompt with
@@ -24,13 +25,14 @@ void sampler_close(struct sampler *s, const vb_allocator *a);
 void sampler_restart(struct sampler *s);
 void sampler_saw_prompt(struct sampler *s, int32_t token);
 void sampler_saw_output(struct sampler *s, int32_t token);
-void sampler_forget_output(struct sampler *s, int32_t token); /* undoes one call of sampler_saw_output; used for drafts */
+void sampler_forget_output(struct sampler *s, int32_t token); /* undoes one call of sampler_saw_output; used for
+                                                                 drafts */
 /* Returns how many times `token` occurs in the output. */
 int32_t sampler_in_output(const struct sampler *s, int32_t token);
 
 /* Returns the first error code that the caller's mask callback has returned since the last call of sampler_mask_failed,
- * and sets *index to the index of the token for which it failed; `index` may be NULL. Returns VB_OK if there was no error.
- * The tokens chosen after such an error are meaningless. */
+ * and sets *index to the index of the token for which it failed; `index` may be NULL. Returns VB_OK if there was no
+ * error. The tokens chosen after such an error are meaningless. */
 int sampler_mask_failed(struct sampler *s, size_t *index);
 
 /* Chooses the token with index `index` from its row of logits [V], which must be finite. tokens[0..index) are the
@@ -42,7 +44,8 @@ int32_t sampler_choose(struct sampler *s, const float *logits, const int32_t *to
  * valid until the next call. Tokens that cannot be chosen have weight 0. At temperature 0 the best token has weight 1.
  * Returns the sum of the weights, which is 0 if no token is allowed. The sum begins with +0 and adds the weights in
  * double precision, in ascending order of token id. */
-double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, const double **weights);
+double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index,
+                            const double **weights);
 /* Returns the first token whose cumulative weight is larger than u * total, for u in [0, 1). Because of rounding there
  * may be no such token; the function then returns the last token whose weight is not 0. If all weights are 0, returns
  * -1. */
@@ -59,7 +62,8 @@ struct closeness {
     size_t rank;
     double weight, total, nats;
 };
-struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, int32_t token);
+struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index,
+                                   int32_t token);
 
 /* Returns the index of the largest of n >= 1 numbers. If several numbers are equally large, returns the lowest of their
  * indices. */

@@ -1,5 +1,5 @@
-/* engine/draft/callback.c -- drafts that the session's user makes. What is nonsense is left out here, so that the rest of the
- * engine meets ids of the vocabulary and lengths it has room for, as from any other method. */
+/* engine/draft/callback.c -- drafts that the session's user makes. What is nonsense is left out here, so that the rest
+ * of the engine meets ids of the vocabulary and lengths it has room for, as from any other method. */
 #include "engine/draft/drafter.h"
 
 #include <string.h>
@@ -19,8 +19,9 @@ static int open_callback(struct drafter **out, const struct vb_model *m, const s
     struct callback_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;
     if (d)
-        *d = (struct callback_drafter){.model = m, .callback = o->asked->drafting.callback, .context = o->asked->drafting.context,
-                              .tokens = vb_alloc(m->allocator, o->context, sizeof *d->tokens)};
+        *d = (struct callback_drafter){.model = m, .callback = o->asked->drafting.callback,
+                                       .context = o->asked->drafting.context,
+                                       .tokens = vb_alloc(m->allocator, o->context, sizeof *d->tokens)};
     if (d && d->tokens) {
         *out = (struct drafter *)d;
         return VB_OK;
@@ -29,7 +30,8 @@ static int open_callback(struct drafter **out, const struct vb_model *m, const s
     return vb_fail(err, VB_NO_MEMORY, "no memory for drafts after %zu tokens", o->context);
 }
 
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+                    const float *hidden, size_t n)
 {
     struct callback_drafter *d = of(drafter);
     (void)w, (void)hidden;
@@ -58,6 +60,9 @@ static void close_callback(struct drafter *drafter)
 }
 
 const struct drafter_type draft_callback = {
-    .name = "callback", .about = "a function of the caller's", .needs_callback = 1, .open = open_callback, .observe = observe, .propose = propose,
-    .rewind = drafter_no_rewind, .tokens_alone = 1, .close = close_callback,
+    .name = "callback", .about = "a function of the caller's",
+    .needs_callback = 1, .open = open_callback,
+    .observe = observe, .propose = propose,
+    .rewind = drafter_no_rewind, .tokens_alone = 1,
+    .close = close_callback,
 };

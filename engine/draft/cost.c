@@ -26,7 +26,8 @@ static double seconds_of(const struct cost_point *p)
     return sorted[(n - 1) / 4];
 }
 
-/* The measured points around `rows`; beyond the last one, the last two of that side. b is NULL if there are none, a if there is one. */
+/* The measured points around `rows`; beyond the last one, the last two of that side. b is NULL if there are none, a if
+ * there is one. */
 static void around(const struct cost *c, double rows, const struct cost_point **a, const struct cost_point **b)
 {
     *a = *b = NULL;

@@ -1,7 +1,7 @@
 /* engine/draft/cost.h -- remembers how many seconds a pass takes, depending on its number of rows.
  *
- * Other programs, and CPU caches that are still cold, make single passes longer. So the time for a number of rows is the
- * second shortest of its five newest measurements, or the shortest while there are fewer than five. */
+ * Other programs, and CPU caches that are still cold, make single passes longer. So the time for a number of rows is
+ * the second shortest of its five newest measurements, or the shortest while there are fewer than five. */
 #ifndef VB_DRAFT_COST_H
 #define VB_DRAFT_COST_H
 
@@ -18,8 +18,9 @@ struct cost {
 
 /* Adds a measurement of round number `round`; later rounds have larger numbers. */
 void cost_saw(struct cost *c, unsigned round, double rows, double seconds);
-/* Returns the expected seconds. Between two measured points, the result is interpolated. Beyond the last measured point,
- * it is extrapolated from the last two. If only one point was measured, its seconds are returned; if none was measured,
+/* Returns the expected seconds. Between two measured points, the result is interpolated. Beyond the last measured
+ * point, it is extrapolated from the last two. If only one point was measured, its seconds are returned; if none was
+ * measured,
  * 0. */
 double cost_of(const struct cost *c, double rows);
 

@@ -29,8 +29,9 @@ int drafter_find(const struct drafter_type **out, const char *name, vb_error *er
 static vb_draft_method described(const struct drafter_type *t)
 {
     return (vb_draft_method){.name = t->name, .about = t->about, .settings = t->settings ? t->settings : "",
-                             .needs_modules = t->needs_modules, .needs_model = t->needs_model, .needs_head = t->needs_head,
-                             .needs_callback = t->needs_callback, .trees = t->propose_tree != NULL, .by_history = t->by_history,
+                             .needs_modules = t->needs_modules, .needs_model = t->needs_model,
+                             .needs_head = t->needs_head, .needs_callback = t->needs_callback,
+                             .trees = t->propose_tree != NULL, .by_history = t->by_history,
                              .keeps_state = t->save != NULL};
 }
 
@@ -77,7 +78,8 @@ int drafter_setting(const char *settings, const char *key, int least, int most, 
     snprintf(text, sizeof text, "%.*s", (int)min_size(size, 15), value);
     long number = strtol(text, &end, 10);
     if (end == text || *end || size > 15 || number < least || number > most)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s is %.*s, wanted a number from %d to %d", key, (int)min_size(size, 40), value, least, most);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s is %.*s, wanted a number from %d to %d", key, (int)min_size(size, 40),
+                       value, least, most);
     *out = (int)number;
     return VB_OK;
 }
@@ -96,7 +98,8 @@ static int check_settings(const char *settings, vb_error *err)
                 snprintf(known + used, sizeof known - used, "%s%s", used ? "," : "", (*t)->settings);
         }
         if (!found)
-            return vb_fail(err, VB_BAD_ARGUMENT, "unknown setting %.*s of draft methods; known are %s", (int)strcspn(at, ","), at, known);
+            return vb_fail(err, VB_BAD_ARGUMENT, "unknown setting %.*s of draft methods; known are %s",
+                           (int)strcspn(at, ","), at, known);
     }
     return VB_OK;
 }
@@ -104,15 +107,19 @@ static int check_settings(const char *settings, vb_error *err)
 int drafter_check(const struct drafter_type *type, const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     if (type->needs_modules && !m->num_mtp)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint), type->name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint),
+                       type->name);
     if (type->needs_model && !o->drafting.model)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
     if (type->needs_head && !o->drafting.head)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of a draft head, and there is none", type->name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of a draft head, and there is none",
+                       type->name);
     if (type->needs_callback && !o->drafting.callback)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none",
+                       type->name);
     if (type->needs_modules && o->drafting.vocab && o->drafting.vocab->model != m)
-        return vb_fail(err, VB_BAD_ARGUMENT, "the draft vocabulary was opened for another model than %s", checkpoint_dir(m->checkpoint));
+        return vb_fail(err, VB_BAD_ARGUMENT, "the draft vocabulary was opened for another model than %s",
+                       checkpoint_dir(m->checkpoint));
     int code = check_settings(o->drafting.settings, err);
     return !code && type->check ? type->check(m, o, err) : code;
 }
@@ -125,10 +132,12 @@ int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *e
         if ((*t)->propose_tree)
             snprintf(can + used, sizeof can - used, "%s%s", used ? ", " : "", (*t)->name);
     }
-    return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; methods that draft trees are %s", topk, type->name, can);
+    return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; methods that draft trees are %s",
+                   topk, type->name, can);
 }
 
-int drafter_tokens(int *tokens, const struct drafter_type *type, const struct vb_model *m, const vb_drafting *drafting, vb_error *err)
+int drafter_tokens(int *tokens, const struct drafter_type *type, const struct vb_model *m, const vb_drafting *drafting,
+                   vb_error *err)
 {
     int most = VB_MAX_DRAFT, code = type->longest ? type->longest(&most, drafting, m->allocator, err) : VB_OK;
     if (drafting->tokens)
@@ -152,7 +161,8 @@ int32_t vb_draft_tokens(const vb_model *model, const vb_drafting *drafting)
 {
     const struct drafter_type *type;
     int tokens;
-    if (drafter_find(&type, drafting->method, NULL) || !type || drafting->tokens < 0 || drafter_tokens(&tokens, type, model, drafting, NULL))
+    if (drafter_find(&type, drafting->method, NULL) || !type || drafting->tokens < 0 ||
+        drafter_tokens(&tokens, type, model, drafting, NULL))
         return 0;
     return tokens;
 }
@@ -183,7 +193,8 @@ void drafter_propose(const struct drafter_type *type, struct proposal *proposals
         p->drafts = type->propose(p->drafter, w, p->draft, p->max, p->failed);
 }
 
-int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct workspace *w, int32_t *draft,
+                        int max, size_t *failed)
 {
     struct proposal p = {.drafter = d, .draft = draft, .max = max, .failed = failed};
     drafter_propose(type, &p, 1, w);
@@ -209,7 +220,8 @@ int32_t drafter_choose(const struct drafter_options *o, const float *logits, siz
     return o->choose ? o->choose(o->choose_context, logits, number) : best;
 }
 
-int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p, size_t *failed)
+int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p,
+                 size_t *failed)
 {
     float weight[VB_MAX_TOPK];
     int count = 0, kept = 0;

@@ -58,20 +58,23 @@ struct drafter_type {
                                automatically and the user gives no K, K is at most the number of MTP modules */
     enum target_rows takes; /* the rows of the target that observe receives */
     int tokens_alone;       /* nonzero: observe reads only the tokens, so `hidden` may be NULL */
-    /* Sets *most to the length of the longest draft that the method can make with these options, which is also the default of K. If a
-     * file cannot be read, *most is VB_MAX_DRAFT: `open` reports that. The only error is VB_NO_MEMORY. NULL: there is no limit. */
+    /* Sets *most to the length of the longest draft that the method can make with these options, which is also the
+     * default of K. If a file cannot be read, *most is VB_MAX_DRAFT: `open` reports that. The only error is
+     * VB_NO_MEMORY. NULL: there is no limit. */
     int (*longest)(int *most, const vb_drafting *drafting, const vb_allocator *a, vb_error *err);
-    int by_history;         /* nonzero: drafts depend not only on the tokens, but also on the rounds in which the tokens were
-                               generated */
+    int by_history;         /* nonzero: drafts depend not only on the tokens, but also on the rounds in which the tokens
+                               were generated */
 
-    /* Checks further conditions of the method, before anything is opened. NULL if the method has no further conditions. */
+    /* Checks further conditions of the method, before anything is opened. NULL if the method has no further
+     * conditions. */
     int (*check)(const struct vb_model *m, const vb_session_options *o, vb_error *err);
     int (*open)(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err);
 
-    /* Tells the drafter how to treat the rows of its own network that it could compute before they are needed. If `rows`
-     * is 0, observe computes them as soon as they are many. Otherwise observe computes none of them, and propose computes
-     * at most about the newest `rows` of them. If more of them are missing, the drafter may forget the older ones; drafts
-     * then depend on when the drafter was asked. A new drafter has `rows` 0. NULL if the method defers nothing. */
+    /* Tells the drafter how to treat the rows of its own network that it could compute before they are needed. If
+     * `rows` is 0, observe computes them as soon as they are many. Otherwise observe computes none of them, and propose
+     * computes at most about the newest `rows` of them. If more of them are missing, the drafter may forget the older
+     * ones; drafts then depend on when the drafter was asked. A new drafter has `rows` 0. NULL if the method defers
+     * nothing. */
     void (*defer)(struct drafter *d, size_t rows);
 
     /* Receives n committed tokens; the first has index pos. `hidden` has n rows of the target, from the array that
@@ -99,9 +102,9 @@ struct drafter_type {
     /* Called after the prompt has been computed and the first generated token has been observed. May be NULL. */
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
-    /* Returns a number R of hidden states. If the sequence is now cut to n tokens, the drafter needs some earlier hidden
-     * states once more: those from index n - 1 - R on. The target then computes these rows again, and observe receives
-     * them. */
+    /* Returns a number R of hidden states. If the sequence is now cut to n tokens, the drafter needs some earlier
+     * hidden states once more: those from index n - 1 - R on. The target then computes these rows again, and observe
+     * receives them. */
     size_t (*rewind)(const struct drafter *d);
 
     /* Copies the state for tokens[0..n] and for the hidden states before index n from `other` to a new drafter of the
@@ -110,9 +113,9 @@ struct drafter_type {
     int (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
 
     /* Writes the drafter's state for the first `pos` observed tokens to a session file. State that depends on later
-     * tokens is not written. If `hidden` is 0, save leaves out hidden states of the target and everything that depends on
-     * them. save is NULL if the state can be computed from the tokens alone. If save is NULL, the tokens are observed
-     * again after a load, with zeros as hidden states. w may be used as scratch as in observe. */
+     * tokens is not written. If `hidden` is 0, save leaves out hidden states of the target and everything that depends
+     * on them. save is NULL if the state can be computed from the tokens alone. If save is NULL, the tokens are
+     * observed again after a load, with zeros as hidden states. w may be used as scratch as in observe. */
     void (*save)(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
     /* Restores the state that save wrote to a file. The drafter d must not have observed any token before. tokens [pos]
      * are the tokens of the session. Returns DRAFTER_LOADED on success. Returns DRAFTER_OTHER if the state was written
@@ -120,10 +123,11 @@ struct drafter_type {
      * the file cannot be the output of save. */
     int (*load)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
 
-    size_t (*bytes)(const struct drafter *d); /* returns the bytes of memory for the drafter's caches and passes; NULL if this
-                                                 memory is negligibly small */
-    size_t (*weight_bytes)(const struct drafter *d); /* returns how many bytes of weights a draft head reads for one draft, with its
-                                                        share of the output head; NULL for other methods */
+    size_t (*bytes)(const struct drafter *d); /* returns the bytes of memory for the drafter's caches and passes; NULL
+                                                 if this memory is negligibly small */
+    size_t (*weight_bytes)(const struct drafter *d); /* returns how many bytes of weights a draft head reads for one
+                                                        draft, with its share of the output head; NULL for other
+                                                        methods */
     void (*close)(struct drafter *d);
 };
 enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
@@ -131,8 +135,10 @@ enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
 /* All methods, in the order in which help texts list them. To add a method, define its drafter_type in a new file and
  * add the name of this drafter_type here. */
 #define DRAFT_METHODS(METHOD) \
-    METHOD(draft_mtp_vanilla) METHOD(draft_mtp_eagle) METHOD(draft_eagle_reroll) METHOD(draft_eagle_keep) METHOD(draft_ngram) \
-    METHOD(draft_model) METHOD(draft_eagle) METHOD(draft_eagle3) METHOD(draft_parallel_heads) METHOD(draft_callback)
+    METHOD(draft_mtp_vanilla) \
+    METHOD(draft_mtp_eagle) METHOD(draft_eagle_reroll) METHOD(draft_eagle_keep) METHOD(draft_ngram) \
+        METHOD(draft_model) METHOD(draft_eagle) METHOD(draft_eagle3) METHOD(draft_parallel_heads) \
+            METHOD(draft_callback)
 
 #define DRAFT_METHOD_DECLARED(type) extern const struct drafter_type type;
 DRAFT_METHODS(DRAFT_METHOD_DECLARED)
@@ -142,21 +148,24 @@ extern const struct drafter_type *const drafter_types[]; /* NULL ends the list *
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
 /* Checks that everything that the method needs is present, and that at least one method knows each key in the settings.
  * Returns VB_BAD_ARGUMENT if something is missing or a key is unknown. The message names it. */
-int drafter_check(const struct drafter_type *type, const struct vb_model *m, const vb_session_options *o, vb_error *err);
-/* Sets *kind to 1 or 3 if `dir` holds an EAGLE-1 or EAGLE-3 head, to VB_PARALLEL_HEADS if it holds parallel heads, or to 0 if it
- * holds no readable head. The only error is VB_NO_MEMORY, which the function returns if there is no memory. */
+int drafter_check(const struct drafter_type *type, const struct vb_model *m, const vb_session_options *o,
+                  vb_error *err);
+/* Sets *kind to 1 or 3 if `dir` holds an EAGLE-1 or EAGLE-3 head, to VB_PARALLEL_HEADS if it holds parallel heads, or
+ * to 0 if it holds no readable head. The only error is VB_NO_MEMORY, which the function returns if there is no
+ * memory. */
 int drafter_head_kind(int *kind, const char *dir, const vb_allocator *a, vb_error *err);
-/* Returns VB_BAD_ARGUMENT if `dir` holds a head of another kind than `wanted`, which the method of this name needs. Reports no other
- * error than drafter_head_kind: whoever opens the head reports those. */
+/* Returns VB_BAD_ARGUMENT if `dir` holds a head of another kind than `wanted`, which the method of this name needs.
+ * Reports no other error than drafter_head_kind: whoever opens the head reports those. */
 int drafter_check_head(const char *dir, int wanted, const char *method, const vb_allocator *a, vb_error *err);
 /* Always returns VB_BAD_ARGUMENT. The message says that this method cannot draft trees, and which methods can. */
 int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *err);
-/* Sets *tokens to K, the length of the longest draft. It is drafting->tokens, but at most what type->longest says. If drafting->tokens
- * is 0, the default is the number of MTP modules if the method needs modules, else what type->longest says, or 3 without
- * it. With drafting->automatic, the default is the limit on lengths: the same for methods with cache_per_draft, because each
- * cache uses memory even if it stays empty; for all other methods what type->longest says, or VB_MAX_DRAFT without it. The
- * only error is VB_NO_MEMORY. */
-int drafter_tokens(int *tokens, const struct drafter_type *type, const struct vb_model *m, const vb_drafting *drafting, vb_error *err);
+/* Sets *tokens to K, the length of the longest draft. It is drafting->tokens, but at most what type->longest says. If
+ * drafting->tokens is 0, the default is the number of MTP modules if the method needs modules, else what type->longest
+ * says, or 3 without it. With drafting->automatic, the default is the limit on lengths: the same for methods with
+ * cache_per_draft, because each cache uses memory even if it stays empty; for all other methods what type->longest
+ * says, or VB_MAX_DRAFT without it. The only error is VB_NO_MEMORY. */
+int drafter_tokens(int *tokens, const struct drafter_type *type, const struct vb_model *m, const vb_drafting *drafting,
+                   vb_error *err);
 
 /* Sets *out to the value of `key` in vb_drafting.settings, or to `otherwise` if `settings` does not have the key.
  * Returns VB_BAD_ARGUMENT if the value is not a number from `least` to `most`, and the message names the value. */
@@ -165,7 +174,8 @@ int drafter_setting(const char *settings, const char *key, int least, int most, 
 /* Makes proposals with the type's propose or propose_together. */
 void drafter_propose(const struct drafter_type *type, struct proposal *proposals, size_t count, struct workspace *w);
 /* Does what drafter_propose does, for one drafter. Returns the number of drafts. */
-int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
+int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct workspace *w, int32_t *draft,
+                        int max, size_t *failed);
 
 /* An implementation of drafter_type.rewind that always returns 0. */
 size_t drafter_no_rewind(const struct drafter *d);
@@ -179,6 +189,7 @@ int32_t drafter_choose(const struct drafter_options *o, const float *logits, siz
  * token comes first. If two tokens have equal logits, the token with the lower id comes first. Tokens with a
  * probability below p_min are left out. Returns the number of tokens. If the row is not finite, returns 0 and adds 1 to
  * *failed. */
-int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p, size_t *failed);
+int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p,
+                 size_t *failed);
 
 #endif

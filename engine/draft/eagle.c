@@ -1,9 +1,11 @@
-/* engine/draft/eagle.c -- EAGLE-1 and EAGLE-3: as mtp-eagle, with a published head in the place of module 0. EAGLE-3 takes the
- * target's features through the head's fc as they come; what is kept of them are rows of the head's own width. */
+/* engine/draft/eagle.c -- EAGLE-1 and EAGLE-3: as mtp-eagle, with a published head in the place of module 0. EAGLE-3
+ * takes the target's features through the head's fc as they come; what is kept of them are rows of the head's own
+ * width. */
 #include "engine/draft/eagle_net.h"
 #include "engine/draft/mtp.h"
 
-static int open_version(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, int version, vb_error *err)
+static int open_version(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, int version,
+                        vb_error *err)
 {
     struct draft_net *net;
     int code = eagle_net_open(&net, o->asked->drafting.head, version, m, o, err);
@@ -32,17 +34,41 @@ static int check_eagle3(const struct vb_model *m, const vb_session_options *o, v
 }
 
 const struct drafter_type draft_eagle = {
-    .name = "eagle", .about = "a published EAGLE-1 head", .needs_head = 1, .takes = ROWS_HIDDEN, .check = check_eagle, .open = open_eagle,
+    .name = "eagle",
+    .about = "a published EAGLE-1 head",
+    .needs_head = 1,
+    .takes = ROWS_HIDDEN,
+    .check = check_eagle,
+    .open = open_eagle,
     .observe = mtp_drafter_observe,
-    .propose_together = mtp_drafter_propose_chains, .propose_tree = mtp_propose_tree, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .weight_bytes = mtp_drafter_weight_bytes, .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
-    .save = mtp_drafter_save, .load = mtp_drafter_load,
+    .propose_together = mtp_drafter_propose_chains,
+    .propose_tree = mtp_propose_tree,
+    .rewind = drafter_no_rewind,
+    .bytes = mtp_drafter_bytes,
+    .weight_bytes = mtp_drafter_weight_bytes,
+    .begin_as = mtp_drafter_begin_as,
+    .defer = mtp_drafter_defer,
+    .close = mtp_drafter_close,
+    .save = mtp_drafter_save,
+    .load = mtp_drafter_load,
 };
 
 const struct drafter_type draft_eagle3 = {
-    .name = "eagle3", .about = "a published EAGLE-3 head", .needs_head = 1, .takes = ROWS_THREE, .check = check_eagle3, .open = open_eagle3,
+    .name = "eagle3",
+    .about = "a published EAGLE-3 head",
+    .needs_head = 1,
+    .takes = ROWS_THREE,
+    .check = check_eagle3,
+    .open = open_eagle3,
     .observe = mtp_drafter_observe,
-    .propose_together = mtp_drafter_propose_chains, .propose_tree = mtp_propose_tree, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .weight_bytes = mtp_drafter_weight_bytes, .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
-    .save = mtp_drafter_save, .load = mtp_drafter_load,
+    .propose_together = mtp_drafter_propose_chains,
+    .propose_tree = mtp_propose_tree,
+    .rewind = drafter_no_rewind,
+    .bytes = mtp_drafter_bytes,
+    .weight_bytes = mtp_drafter_weight_bytes,
+    .begin_as = mtp_drafter_begin_as,
+    .defer = mtp_drafter_defer,
+    .close = mtp_drafter_close,
+    .save = mtp_drafter_save,
+    .load = mtp_drafter_load,
 };

@@ -20,7 +20,8 @@ static int missing(const struct eagle_loading *l, const char *name)
 }
 
 /* `cols` 0: a vector. */
-static int take(const struct eagle_loading *l, const struct tensor **out, const char *prefix, const char *part, size_t rows, size_t cols)
+static int take(const struct eagle_loading *l, const struct tensor **out, const char *prefix, const char *part,
+                size_t rows, size_t cols)
 {
     char name[96];
     snprintf(name, sizeof name, "%s%s", prefix, part);
@@ -30,19 +31,26 @@ static int take(const struct eagle_loading *l, const struct tensor **out, const 
         return missing(l, name);
     int ndim = cols ? 2 : 1;
     if (t->ndim != ndim || (size_t)t->shape[0] != rows || (cols && (size_t)t->shape[1] != cols))
-        return cols ? vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is not [%zu,%zu], which config.json and the target ask for", t->file, name, rows, cols)
-                    : vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is not [%zu], which config.json asks for", t->file, name, rows);
+        return cols ? vb_fail(l->err, VB_BAD_CHECKPOINT,
+                              "%s: %s is not [%zu,%zu], which config.json and the target ask for", t->file, name, rows,
+                              cols)
+                    : vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is not [%zu], which config.json asks for", t->file,
+                              name, rows);
     return VB_OK;
 }
 
-static int is_float(const struct tensor *t) { return t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16; }
+static int is_float(const struct tensor *t)
+{
+    return t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16;
+}
 
 static int wrong_type(const struct eagle_loading *l, const struct tensor *t, const char *wanted)
 {
     return vb_fail(l->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s", t->file, t->name, t->dtype_name, wanted);
 }
 
-static int matrix(const struct eagle_loading *l, struct weight_view *w, const char *prefix, const char *part, size_t rows, size_t cols)
+static int matrix(const struct eagle_loading *l, struct weight_view *w, const char *prefix, const char *part,
+                  size_t rows, size_t cols)
 {
     const struct tensor *t;
     int rc = take(l, &t, prefix, part, rows, cols);
@@ -50,7 +58,8 @@ static int matrix(const struct eagle_loading *l, struct weight_view *w, const ch
         return rc;
     if (!is_float(t))
         return wrong_type(l, t, "F32, F16 or BF16");
-    *w = (struct weight_view){.type = (enum weight_type)t->dtype, .data = t->data, .rows = rows, .cols = cols, .stride = cols};
+    *w = (struct weight_view){.type = (enum weight_type)t->dtype, .data = t->data, .rows = rows, .cols = cols,
+                              .stride = cols};
     return VB_OK;
 }
 
@@ -103,7 +112,8 @@ static int read_d2t(const struct eagle_loading *l, size_t target_vocab)
         int64_t offset, id;
         memcpy(&offset, (const char *)t->data + i * sizeof offset, sizeof offset);
         if (__builtin_add_overflow((int64_t)i, offset, &id) || id < 0 || (size_t)id >= target_vocab)
-            return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: d2t[%zu] leads to a token outside the vocabulary of %zu", t->file, i, target_vocab);
+            return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: d2t[%zu] leads to a token outside the vocabulary of %zu",
+                           t->file, i, target_vocab);
         token[i] = (int32_t)id;
     }
     h->d2t = token;
@@ -117,8 +127,8 @@ static int embedding(const struct eagle_loading *l, const struct vb_model *targe
     size_t V = target->config.dims.V, d = h->config.dims.d;
     if (checkpoint_find(h->checkpoint, "embed_tokens.weight")) {
         if (h->config.dims.V != V)
-            return vb_fail(l->err, VB_BAD_ARGUMENT, "%s: a head for a vocabulary of %d tokens; %s has %zu", checkpoint_dir(h->checkpoint),
-                           h->config.vocab_size, checkpoint_dir(target->checkpoint), V);
+            return vb_fail(l->err, VB_BAD_ARGUMENT, "%s: a head for a vocabulary of %d tokens; %s has %zu",
+                           checkpoint_dir(h->checkpoint), h->config.vocab_size, checkpoint_dir(target->checkpoint), V);
         return matrix(l, &h->embed_tokens, "", "embed_tokens.weight", V, d);
     }
     if (d != h->target_width)
@@ -182,7 +192,8 @@ static int check_leftovers(const struct eagle_loading *l)
         int known = !strcmp(t->name, "t2d") || strstr(t->name, "rotary_emb.inv_freq") ||
                     (l->h->version == 1 && !strcmp(t->name, "lm_head.weight")); /* the target's is used */
         if (!t->taken && !known)
-            return vb_fail(l->err, VB_UNSUPPORTED, "%s: %s is not a tensor of an EAGLE-%d head", t->file, t->name, l->h->version);
+            return vb_fail(l->err, VB_UNSUPPORTED, "%s: %s is not a tensor of an EAGLE-%d head", t->file, t->name,
+                           l->h->version);
     }
     return VB_OK;
 }
@@ -211,7 +222,8 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
     h->version = version;
     h->target_width = target->config.dims.d;
     struct eagle_config sizes;
-    int rc = config_read_eagle(&h->config, &sizes, dir, version, &target->config, checkpoint_dir(target->checkpoint), h->allocator, err);
+    int rc = config_read_eagle(&h->config, &sizes, dir, version, &target->config, checkpoint_dir(target->checkpoint),
+                               h->allocator, err);
     h->groups = (size_t)sizes.groups;
     h->dim = (size_t)sizes.dim;
     h->vocab_size = (size_t)sizes.vocab_size;
@@ -226,8 +238,9 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
 
 size_t eagle_head_bytes(const struct eagle_head *h)
 {
-    const struct weight_view *const read[] = {&h->q_proj, &h->k_proj, &h->v_proj, &h->o_proj, &h->mlp.gate_proj, &h->mlp.up_proj,
-                                              &h->mlp.down_proj, &h->lm_head, h->version == 1 ? &h->fc : NULL};
+    const struct weight_view *const read[] = {&h->q_proj, &h->k_proj, &h->v_proj, &h->o_proj, &h->mlp.gate_proj,
+                                              &h->mlp.up_proj, &h->mlp.down_proj, &h->lm_head,
+                                              h->version == 1 ? &h->fc : NULL};
     size_t sum = 0;
     for (size_t i = 0; i < sizeof read / sizeof *read && read[i]; i++)
         sum += weight_bytes(read[i]);

@@ -1,6 +1,6 @@
-/* engine/draft/eagle_keep.c -- mtp-eagle whose rows stay as they were drafted: after m drafts are accepted, the rows that
- * took d_1..d_m and the module's own hidden states are not computed anew from the target's. The cheapest way, and its drafts
- * depend on the rounds before. */
+/* engine/draft/eagle_keep.c -- mtp-eagle whose rows stay as they were drafted: after m drafts are accepted, the rows
+ * that took d_1..d_m and the module's own hidden states are not computed anew from the target's. The cheapest way, and
+ * its drafts depend on the rounds before. */
 #include "engine/draft/mtp.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@ static int open_keep(struct drafter **out, const struct vb_model *m, const struc
 }
 
 /* The rows stay whose drafts are now committed. */
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
-                    size_t n)
+static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+                    const float *hidden, size_t n)
 {
     struct mtp_drafter *d = mtp_of(drafter);
     int accepted = 0;
@@ -45,8 +45,18 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
 }
 
 const struct drafter_type draft_eagle_keep = {
-    .name = "eagle-keep", .about = "the first MTP module, whose rows stay as they were drafted", .needs_modules = 1, .open = open_keep, .observe = observe, .propose = propose,
-    .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .by_history = 1, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
-    .save = mtp_drafter_save, .load = mtp_drafter_load,
+    .name = "eagle-keep",
+    .about = "the first MTP module, whose rows stay as they were drafted",
+    .needs_modules = 1,
+    .open = open_keep,
+    .observe = observe,
+    .propose = propose,
+    .after_prompt = mtp_drafter_after_prompt,
+    .rewind = drafter_no_rewind,
+    .bytes = mtp_drafter_bytes,
+    .by_history = 1,
+    .begin_as = mtp_drafter_begin_as,
+    .close = mtp_drafter_close,
+    .save = mtp_drafter_save,
+    .load = mtp_drafter_load,
 };

@@ -34,13 +34,15 @@ int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_op
 {
     const struct config *c = &head->config;
     size_t d = c->dims.d, H = c->dims.H, D = head->dim, S = o->most_observed;
-    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale, c->rope_mscale_all_dim,
-                             (double)c->rope_original_max_position_embeddings};
+    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
+                             c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
     *e = (struct eagle){.head = head, .max_rows = S,
-                        .net = {.type = head->version == 3 ? &eagle3_net : &eagle1_net, .width = d, .vocab_size = head->vocab_size,
-                                .cache = {.type = KV_F32, .latent = 2 * head->groups * D}, .other_tokens = head->d2t != NULL},
-                        .gqa = {.heads = H, .groups = head->groups, .dim = D, .row = packed_length(2 * head->groups * D),
-                                .scale = (float)(1.0 / sqrt((double)D))}};
+                        .net = {.type = head->version == 3 ? &eagle3_net : &eagle1_net, .width = d,
+                                .vocab_size = head->vocab_size,
+                                .cache = {.type = KV_F32, .latent = 2 * head->groups * D},
+                                .other_tokens = head->d2t != NULL},
+                        .gqa = {.heads = H, .groups = head->groups, .dim = D,
+                                .row = packed_length(2 * head->groups * D), .scale = (float)(1.0 / sqrt((double)D))}};
     e->cx.k = o->kernels;
     e->cx.threads = e->cx.most_threads = o->threads;
     rope_init(&e->rope, D, 0, c->rope_theta, c->rope_yarn ? &yarn : NULL);
@@ -117,7 +119,8 @@ static void attention(struct eagle *e, const struct row *rows, size_t S)
         op_rope(e->k + s * G * D, G, D, cos_sin, &e->rope);
         memcpy(row, e->k + s * G * D, G * D * sizeof *row);
         memcpy(row + G * D, e->v + s * G * D, G * D * sizeof *row);
-        e->seen[s] = (struct timeline){kvcache_layer(cache, 0), rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
+        e->seen[s] = (struct timeline){kvcache_layer(cache, 0), rows[s].slots ? rows[s].slots : cache->slots,
+                                       (size_t)rows[s].index + 1};
     }
     op_gqa(&e->cx, e->attended, e->q, e->seen, &e->gqa, S);
     op_linear(&e->cx, e->delta, e->attended, &head->o_proj, S);
@@ -130,8 +133,8 @@ static void join(struct eagle *e, const struct workspace *target)
     e->cx.crew = target->cx.crew;
 }
 
-void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next,
-                size_t S)
+void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g,
+                float *next, size_t S)
 {
     const struct eagle_head *head = e->head;
     size_t d = eagle_width(e);
@@ -164,7 +167,8 @@ static const float *normed_features(struct eagle *e, const float *features, size
     const struct eagle_head *head = e->head;
     size_t three = head->fc.cols, width = head->norms.fc_norm ? three / 3 : three;
     for (size_t i = 0; config_feature_norm(&head->norms, i); i++)
-        op_rmsnorm(&e->cx, e->features + i * width, three, features + i * width, three, head->feature_norms[i], S, width, (float)head->config.rms_norm_eps);
+        op_rmsnorm(&e->cx, e->features + i * width, three, features + i * width, three, head->feature_norms[i], S,
+                   width, (float)head->config.rms_norm_eps);
     return head->feature_norms[0] ? e->features : features;
 }
 
@@ -173,7 +177,8 @@ void eagle_features(struct eagle *e, const struct workspace *target, float *h, c
     join(e, target);
     for (size_t i = 0; i < n; i += e->max_rows) {
         size_t S = n - i < e->max_rows ? n - i : e->max_rows;
-        op_linear(&e->cx, h + i * eagle_width(e), normed_features(e, features + i * e->head->fc.cols, S), &e->head->fc, S);
+        op_linear(&e->cx, h + i * eagle_width(e), normed_features(e, features + i * e->head->fc.cols, S), &e->head->fc,
+                  S);
     }
 }
 
@@ -184,7 +189,8 @@ void eagle_logits(struct eagle *e, const struct workspace *target, float *logits
         op_linear(&e->cx, logits, g, &e->head->lm_head, S);
         return;
     }
-    lead_head(target, &target->model->lm_head, NULL, 0, g, S); /* lm_head belongs to the target, whose ranks may each have a share */
+    lead_head(target, &target->model->lm_head, NULL, 0, g, S); /* lm_head belongs to the target, whose ranks may each
+                                                                  have a share */
     e->cx.ranks = target->cx.ranks;
     op_linear_divided(&e->cx, logits, e->head->vocab_size, g, 0, &e->head->lm_head, S);
     e->cx.ranks = NULL;
@@ -194,12 +200,13 @@ void eagle_logits(struct eagle *e, const struct workspace *target, float *logits
 
 static struct eagle *of(const struct draft_net *net) { return (struct eagle *)(uintptr_t)net; }
 
-static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead, int32_t token)
+static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead,
+                      int32_t token)
 {
     (void)net;
     (void)ahead;
-    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(cache),
-                        .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i,
+                        .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
 }
 
 static size_t most_rows(const struct draft_net *net, const struct workspace *w)
@@ -208,13 +215,15 @@ static size_t most_rows(const struct draft_net *net, const struct workspace *w)
     return of(net)->max_rows;
 }
 
-static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next, size_t S)
+static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h,
+                 float *g, float *next, size_t S)
 {
     (void)depth;
     eagle_pass(of(net), w, rows, h, g, next, S);
 }
 
-static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first, size_t S)
+static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first,
+                   size_t S)
 {
     (void)depth, (void)first;
     eagle_logits(of(net), w, out, g, S);
@@ -247,15 +256,16 @@ static void close_net(struct draft_net *net)
     vb_free(a, net);
 }
 
-static const struct draft_net_type eagle1_net = {.row = row, .most_rows = most_rows, .pass = pass, .logits = logits, .token = token,
-                                                 .is_same = is_same, .fingerprint = fingerprint, .weight_bytes = bytes_of_weights,
-                                                 .close = close_net};
-static const struct draft_net_type eagle3_net = {.row = row, .most_rows = most_rows, .pass = pass, .logits = logits, .token = token,
-                                                 .take = take_features, .is_same = is_same, .fingerprint = fingerprint,
+static const struct draft_net_type eagle1_net = {.row = row, .most_rows = most_rows, .pass = pass, .logits = logits,
+                                                 .token = token, .is_same = is_same, .fingerprint = fingerprint,
                                                  .weight_bytes = bytes_of_weights, .close = close_net};
+static const struct draft_net_type eagle3_net = {.row = row, .most_rows = most_rows, .pass = pass, .logits = logits,
+                                                 .token = token, .take = take_features, .is_same = is_same,
+                                                 .fingerprint = fingerprint, .weight_bytes = bytes_of_weights,
+                                                 .close = close_net};
 
-int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct vb_model *target, const struct drafter_options *o,
-                   vb_error *err)
+int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct vb_model *target,
+                   const struct drafter_options *o, vb_error *err)
 {
     struct eagle_head *head = NULL;
     struct eagle *e = vb_alloc(target->allocator, 1, sizeof *e);

@@ -1,12 +1,13 @@
-/* engine/draft/eagle_reroll.c -- mtp-eagle as MindIE runs it: every step takes the round's rows again, its tokens rolled left
- * by one and the newest draft appended, each row with what the module gave for the row before it in the step before.
+/* engine/draft/eagle_reroll.c -- mtp-eagle as MindIE runs it: every step takes the round's rows again, its tokens
+ * rolled left by one and the newest draft appended, each row with what the module gave for the row before it in the
+ * step before.
  *
  *     step 1   rows first..N-1       tokens tok[first+1..N]          hidden states: the target's h_first..h_{N-1}
  *     step 2   rows first+1..N       tok[first+2..N], d_1            the module's of step 1
  *     step j   rows first+j-1..N+j-2 .., d_{j-1}                     the module's of step j-1
  *
- * The last row of a step proposes. Rows that later steps wrote over earlier ones stay in the cache, so drafts depend on the
- * rounds before. The prompt's rows are taken once, when it is done. */
+ * The last row of a step proposes. Rows that later steps wrote over earlier ones stay in the cache, so drafts depend on
+ * the rounds before. The prompt's rows are taken once, when it is done. */
 #include "engine/draft/mtp.h"
 
 #include <string.h>
@@ -47,8 +48,18 @@ static void after_prompt(struct drafter *d, struct workspace *w)
 }
 
 const struct drafter_type draft_eagle_reroll = {
-    .name = "eagle-reroll", .about = "the first MTP module, each step with the round's rows again, as MindIE does", .needs_modules = 1, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
-    .after_prompt = after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .by_history = 1, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
-    .save = mtp_drafter_save, .load = mtp_drafter_load,
+    .name = "eagle-reroll",
+    .about = "the first MTP module, each step with the round's rows again, as MindIE does",
+    .needs_modules = 1,
+    .open = open_reroll,
+    .observe = mtp_drafter_observe,
+    .propose = propose,
+    .after_prompt = after_prompt,
+    .rewind = drafter_no_rewind,
+    .bytes = mtp_drafter_bytes,
+    .by_history = 1,
+    .begin_as = mtp_drafter_begin_as,
+    .close = mtp_drafter_close,
+    .save = mtp_drafter_save,
+    .load = mtp_drafter_load,
 };

@@ -36,8 +36,10 @@ int drafter_check_head(const char *dir, int wanted, const char *method, const vb
     if (code || !kind || kind == wanted)
         return code;
     if (kind == VB_PARALLEL_HEADS)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s has parallel heads, draft method %s wants another kind of head", dir, method);
-    return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", dir, kind, method);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has parallel heads, draft method %s wants another kind of head", dir,
+                       method);
+    return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", dir, kind,
+                   method);
 }
 
 int vb_draft_head(int *version, const char *dir, vb_error *err) { return drafter_head_kind(version, dir, NULL, err); }

@@ -1,5 +1,5 @@
-/* engine/draft/heads_net.c -- passes of rows through parallel heads. Heads may be wider or narrower inside than the target's layers, so
- * they have a workspace of their own. */
+/* engine/draft/heads_net.c -- passes of rows through parallel heads. Heads may be wider or narrower inside than the
+ * target's layers, so they have a workspace of their own. */
 #include "engine/draft/heads_net.h"
 
 #include <string.h>
@@ -17,14 +17,18 @@ struct heads_net { /* handed around as its first part */
 
 static struct heads_net *of(const struct draft_net *net) { return (struct heads_net *)(uintptr_t)net; }
 
-static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead, int32_t token)
+static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead,
+                      int32_t token)
 {
     (void)net, (void)ahead;
-    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(cache),
-                        .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i,
+                        .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
 }
 
-static size_t most_rows(const struct draft_net *net, const struct workspace *w) { return min_size(of(net)->work.max_rows, w->max_rows); }
+static size_t most_rows(const struct draft_net *net, const struct workspace *w)
+{
+    return min_size(of(net)->work.max_rows, w->max_rows);
+}
 
 static void take(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n)
 {
@@ -35,7 +39,8 @@ static void take(struct draft_net *net, struct workspace *w, float *h, const flo
 }
 
 /* The target's threads help, and its tap callback sees the values. */
-static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next, size_t S)
+static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h,
+                 float *g, float *next, size_t S)
 {
     struct heads_net *n = of(net);
     n->work.cx.placement = w->cx.placement;
@@ -45,7 +50,8 @@ static void pass(struct draft_net *net, struct workspace *w, int depth, const st
     forward_mtp(&n->work, &n->heads->mtp[depth], depth, rows, h, g, next, S);
 }
 
-static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first, size_t S)
+static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first,
+                   size_t S)
 {
     (void)depth, (void)first;
     forward_head(w, &of(net)->target->lm_head, out, g, S);
@@ -88,12 +94,12 @@ static void close_net(struct draft_net *net)
     vb_free(n->target->allocator, n);
 }
 
-static const struct draft_net_type heads_net = {.row = row, .most_rows = most_rows, .take = take, .pass = pass, .logits = logits,
-                                                .is_same = is_same, .fingerprint = fingerprint, .weight_bytes = bytes_of_weights,
-                                                .close = close_net};
+static const struct draft_net_type heads_net = {.row = row, .most_rows = most_rows, .take = take, .pass = pass,
+                                                .logits = logits, .is_same = is_same, .fingerprint = fingerprint,
+                                                .weight_bytes = bytes_of_weights, .close = close_net};
 
-int heads_net_open(struct draft_net **out, int *count, const char *dir, const struct vb_model *target, const struct drafter_options *o,
-                   vb_error *err)
+int heads_net_open(struct draft_net **out, int *count, const char *dir, const struct vb_model *target,
+                   const struct drafter_options *o, vb_error *err)
 {
     struct heads_net *n = vb_alloc(target->allocator, 1, sizeof *n);
     int trunk_layers;

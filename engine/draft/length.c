@@ -5,7 +5,8 @@
 #define MOST_BETWEEN_DETOURS 64
 #define FORGOTTEN 160             /* rounds after which a K counts as one that was never tried */
 #define FIRST_ROUNDS 2            /* without drafts */
-#define ROUNDS_OF_A_DETOUR 2      /* a round that follows one of another K pays for that one's rows: the second is measured */
+#define ROUNDS_OF_A_DETOUR 2      /* a round that follows one of another K pays for that one's rows: the second is
+                                     measured */
 #define ROUNDS_OF_A_STEP 4        /* after the step from K = 0 to drafts, before another K may be chosen */
 #define ROUNDS_OF_A_TRIAL 8       /* of a detour from K = 0, at most */
 #define FADE_STOOD 0.98           /* fifty sequences' rounds: the text changes its mind more slowly than that costs */
@@ -31,10 +32,10 @@ size_t draft_length_deferred(const struct draft_length *l)
     return l->home > 0 ? 0 : rows > FEWEST_DEFERRED ? (size_t)rows : FEWEST_DEFERRED;
 }
 
-/* ---- estimates ------------------------------------------------------------------------------------------------------ */
+/* ---- estimates --------------------------------------------------------------------------------------------------- */
 
-/* E(K), as if of `more` further first drafts `good` had been accepted. A later draft is taken to be accepted as often as the one before
- * it, until many have been tried. */
+/* E(K), as if of `more` further first drafts `good` had been accepted. A later draft is taken to be accepted as often
+ * as the one before it, until many have been tried. */
 static double tokens(const struct draft_length *l, int K, double more, double good)
 {
     double all = 1.0, product = 1.0, a = l->tried[0] > 0.0 ? (l->stood[0] + good) / (l->tried[0] + more) : 0.0;
@@ -51,7 +52,8 @@ static double tokens(const struct draft_length *l, int K, double more, double go
 static double seconds_of(const struct draft_length *l, int K)
 {
     double part = l->asked > 0.0 ? l->made / l->asked : 1.0;
-    return cost_of(&l->pass, l->drafting + l->others + l->drafting * (double)K * part) + (double)K * cost_of(&l->step, l->drafting);
+    return cost_of(&l->pass, l->drafting + l->others + l->drafting * (double)K * part) +
+           (double)K * cost_of(&l->step, l->drafting);
 }
 
 /* Tokens of a round, when a sequence with drafts gets E. */
@@ -66,8 +68,8 @@ static double rate(const struct draft_length *l, int K, double more)
 
 static int is_recent(const struct draft_length *l, int K) { return l->newest[K] && l->now - l->newest[K] <= FORGOTTEN; }
 
-/* A line through noise may point anywhere: at most twice as far as was looked. The few rounds of a detour from K = 0 say little about
- * acceptance. */
+/* A line through noise may point anywhere: at most twice as far as was looked. The few rounds of a detour from K = 0
+ * say little about acceptance. */
 static int best(const struct draft_length *l)
 {
     int home = l->home > 0 ? l->home : 0, K = home, farthest = 0;
@@ -82,13 +84,14 @@ static int best(const struct draft_length *l)
     return K;
 }
 
-/* ---- decisions ------------------------------------------------------------------------------------------------------ */
+/* ---- decisions --------------------------------------------------------------------------------------------------- */
 
 static void settle(struct draft_length *l, int K)
 {
     int longer = 2 * l->stay < MOST_BETWEEN_DETOURS ? 2 * l->stay : MOST_BETWEEN_DETOURS;
     l->stay = K == l->home ? longer : FEWEST_BETWEEN_DETOURS;
-    l->left = K && !is_recent(l, K) ? ROUNDS_OF_A_DETOUR : K && l->home <= 0 ? ROUNDS_OF_A_STEP : l->stay; /* a guess is looked at soon */
+    /* a guess is looked at soon */
+    l->left = K && !is_recent(l, K) ? ROUNDS_OF_A_DETOUR : K && l->home <= 0 ? ROUNDS_OF_A_STEP : l->stay;
     l->wanted = l->home = K;
     l->sequences = l->drafting + l->others;
 }
@@ -110,11 +113,12 @@ static int is_clear(const struct draft_length *l)
     double plain = rate(l, 0, 0.0), seconds = seconds_of(l, 1);
     if (l->left > ROUNDS_OF_A_TRIAL - ROUNDS_OF_A_DETOUR || l->tried[0] <= 0.0)
         return 0;
-    return of_round(l, tokens(l, 1, 1.0, 1.0)) < plain * seconds || of_round(l, tokens(l, 1, 1.0, 0.0)) > BETTER * plain * seconds;
+    return of_round(l, tokens(l, 1, 1.0, 1.0)) < plain * seconds ||
+           of_round(l, tokens(l, 1, 1.0, 0.0)) > BETTER * plain * seconds;
 }
 
-/* Some rounds without drafts, then a detour. If drafts look faster, some rounds without drafts follow: the first ones were slow,
- * because the caches were cold. */
+/* Some rounds without drafts, then a detour. If drafts look faster, some rounds without drafts follow: the first ones
+ * were slow, because the caches were cold. */
 static void decide_first(struct draft_length *l)
 {
     int K = l->detours ? best(l) : 0;
@@ -162,7 +166,7 @@ void draft_length_next(struct draft_length *l, int drafting, int others, int lim
     l->K = !mixed ? l->wanted : l->home > 0 ? l->home : 0;
 }
 
-/* ---- reports -------------------------------------------------------------------------------------------------------- */
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 void draft_length_accepted(struct draft_length *l, int made, int stood)
 {
@@ -174,12 +178,13 @@ void draft_length_accepted(struct draft_length *l, int made, int stood)
     l->asked = FADE_STOOD * l->asked + (double)l->K;
 }
 
-/* How much longer a round of a detour took than its tokens would have taken with the chosen K. The first drafts of all are not
- * counted: they may have waited for weights from the disk, which later ones do not. */
+/* How much longer a round of a detour took than its tokens would have taken with the chosen K. The first drafts of all
+ * are not counted: they may have waited for weights from the disk, which later ones do not. */
 static double loss(const struct draft_length *l, const struct draft_round *r)
 {
     double usual = rate(l, l->home > 0 ? l->home : 0, 0.0), most = OUTLIER * cost_of(&l->pass, (double)r->rows);
-    double pass = r->pass < most ? r->pass : most, proposing = cost_of(&l->step, (double)r->drafting) > 0.0 ? r->proposing : 0.0;
+    double pass = r->pass < most ? r->pass : most,
+           proposing = cost_of(&l->step, (double)r->drafting) > 0.0 ? r->proposing : 0.0;
     return l->wanted == l->home || usual <= 0.0 ? 0.0 : pass + proposing - (double)r->tokens / usual;
 }
 

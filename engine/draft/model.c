@@ -1,14 +1,15 @@
 /* engine/draft/model.c -- a smaller checkpoint with the same tokenizer drafts, token after token, as it would decode.
  *
- * Its cache keeps the rows of drafts too: a row's bits depend on the tokens up to it alone (the contract), so rows of those
- * that stood are not computed again. A round is as many passes of the small model as there are drafts, the first of one or two
- * rows:
+ * Its cache keeps the rows of drafts too: a row's bits depend on the tokens up to it alone (the contract), so rows of
+ * those that stood are not computed again. A round is as many passes of the small model as there are drafts, the first
+ * of one or two rows:
  *
  *     tok[..N] d_1 d_2 d_3    the cache holds rows up to d_2's, since d_3 was only proposed
- *     tok[..N] d_1 | t        d_1 stood, t is the target's: the cache is cut to d_1's row, the next round begins with t's
+ *     tok[..N] d_1 | t        d_1 stood, t is the target's: the cache is cut to d_1's row, the next round begins with
+ *                             t's
  *
- * Memory: a cache of as many layers as the small model has, and its passes (vb_draft_memory). The timeline that it reads
- * ends at its max_position_embeddings; beyond, nothing is drafted. */
+ * Memory: a cache of as many layers as the small model has, and its passes (vb_draft_memory). The timeline that it
+ * reads ends at its max_position_embeddings; beyond, nothing is drafted. */
 #include "engine/draft/drafter.h"
 #include "engine/base/numbers.h"
 #include "engine/pass/lead.h"
@@ -88,9 +89,9 @@ static int open_model(struct drafter **out, const struct vb_model *m, const stru
     return code;
 }
 
-/* Computes the rows that are missing before index `end` of the timeline, which drafts follow. *last: the last row of the last
- * pass. Returns -1 when a pass was given up, which w, the target's workspace, then says; its rows are still missing. If a device fails, the CPU computes all rows
- * anew, and all later ones. */
+/* Computes the rows that are missing before index `end` of the timeline, which drafts follow. *last: the last row of
+ * the last pass. Returns -1 when a pass was given up, which w, the target's workspace, then says; its rows are still
+ * missing. If a device fails, the CPU computes all rows anew, and all later ones. */
 static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, const int32_t *draft, size_t *last)
 {
     size_t S = 0;
@@ -100,8 +101,9 @@ static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, 
             size_t index = d->cache.length;
             int32_t token = index < d->count ? d->tokens[index] : draft[index - d->count];
             d->in_cache[index] = token;
+            /* one that only the target has */
             d->rows[S] = (struct row){.cache = &d->cache, .index = (int32_t)index, .position = (int32_t)index,
-                                      .token = token < d->model->config.vocab_size ? token : 0, /* one that only the target has */
+                                      .token = token < d->model->config.vocab_size ? token : 0,
                                       .slot = kvcache_append(&d->cache)};
         }
         int stopped = forward_target(&d->work, d->rows, S) != 0;
@@ -126,7 +128,8 @@ static void use_parts_of(struct model_drafter *d, const struct workspace *target
     d->work.stop_context = target->stop_context;
 }
 
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+                    const float *hidden, size_t n)
 {
     struct model_drafter *d = of(drafter);
     size_t same = pos, last;
@@ -172,6 +175,14 @@ static size_t bytes(const struct drafter *drafter)
 }
 
 const struct drafter_type draft_model = {
-    .name = "draft-model", .about = "a smaller model with the same tokens", .needs_model = 1, .open = open_model, .observe = observe, .propose = propose,
-    .rewind = drafter_no_rewind, .tokens_alone = 1, .bytes = bytes, .close = close_model,
+    .name = "draft-model",
+    .about = "a smaller model with the same tokens",
+    .needs_model = 1,
+    .open = open_model,
+    .observe = observe,
+    .propose = propose,
+    .rewind = drafter_no_rewind,
+    .tokens_alone = 1,
+    .bytes = bytes,
+    .close = close_model,
 };

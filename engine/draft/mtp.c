@@ -33,8 +33,8 @@ static int32_t choose_widened(void *context, const float *logits, int number)
     return i < n ? i : -1;
 }
 
-int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_model *m, const struct drafter_options *o, int num_depths,
-                   vb_error *err)
+int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_model *m,
+                   const struct drafter_options *o, int num_depths, vb_error *err)
 {
     const vb_allocator *a = m->allocator;
     *s = (struct mtp_state){.model = m, .net = net, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
@@ -61,13 +61,15 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_m
     int by_token = num_depths > 1 && m->config.conventions.value[MODULE_HIDDEN];
     s->proposed_from = by_token ? vb_alloc(a, (size_t)num_depths * d, sizeof *s->proposed_from) : NULL;
     int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths ||
-                  (net->type->take && !s->taken) || (by_token && !s->proposed_from) || (widens && !s->widened), code = VB_OK;
+                  (net->type->take && !s->taken) || (by_token && !s->proposed_from) || (widens && !s->widened),
+        code = VB_OK;
     for (int k = 0; !missing && !code && k < num_depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         depth->kept.slots = shares ? vb_alloc(a, m->config.dims.index_topk, sizeof *depth->kept.slots) : NULL;
         missing = !depth->hidden_of_next || (shares && !depth->kept.slots);
-        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, net->cache, a, err); /* one of them for put_aside */
+        /* one of them for put_aside */
+        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, net->cache, a, err);
         if (!code)
             code = lead_pool(&depth->cache.own, net->ranks, err);
         depth->cache.poison = o->poison;
@@ -93,7 +95,8 @@ void mtp_state_close(struct mtp_state *s)
         vb_free(a, s->depths[k].kept.slots);
         kvcache_close(&s->depths[k].cache, a);
     }
-    void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths, s->proposed_from, s->proposers};
+    void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths,
+                      s->proposed_from, s->proposers};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
     mtp_tree_close(s);
@@ -202,7 +205,8 @@ void mtp_catch_up(struct mtp_state *s)
 
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
 {
-    size_t d = s->net->width, end = other->first_pending + other->pending_count, first = min_size(other->first_pending, n);
+    size_t d = s->net->width, end = other->first_pending + other->pending_count,
+           first = min_size(other->first_pending, n);
     if (s->num_depths > other->num_depths || (s->net->type->is_same && !s->net->type->is_same(s->net, other->net)))
         return 0;
     assert(s->count == 0 && n < other->count && end >= n);
@@ -223,7 +227,8 @@ int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
         memcpy(s->depths[k].hidden_of_next, other->depths[k].hidden_of_next, d * sizeof *s->pending);
     }
     if (s->pending_count)
-        memcpy(s->pending, other->pending + (s->first_pending - other->first_pending) * d, s->pending_count * d * sizeof *s->pending);
+        memcpy(s->pending, other->pending + (s->first_pending - other->first_pending) * d,
+               s->pending_count * d * sizeof *s->pending);
     return 1;
 }
 
@@ -234,13 +239,17 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
     size_t failed;
     if (convention[PREFILL_DRAFT])
         mtp_round(s, w, discarded, 1, &failed);
-    if (convention[MISSING_HIDDEN]) { /* who computed the prompt computed the modules' rows too, and sent those without the hidden state */
+    if (convention[MISSING_HIDDEN]) { /* who computed the prompt computed the modules' rows too, and sent those without
+                                         the hidden state */
         mtp_round(s, w, NULL, 0, &failed);
         s->missing = s->never = 1;
     }
 }
 
-int32_t mtp_token(const struct mtp_state *s, int32_t drafted) { return s->net->type->token ? s->net->type->token(s->net, drafted) : drafted; }
+int32_t mtp_token(const struct mtp_state *s, int32_t drafted)
+{
+    return s->net->type->token ? s->net->type->token(s->net, drafted) : drafted;
+}
 
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token)
 {
@@ -261,8 +270,8 @@ void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, siz
     trace_pass(s->options.tracer, k, s->rows + first, S);
 }
 
-int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct vb_model *m, const struct drafter_options *o, int num_depths,
-                     vb_error *err)
+int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct vb_model *m,
+                     const struct drafter_options *o, int num_depths, vb_error *err)
 {
     struct mtp_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;
@@ -278,7 +287,8 @@ int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct v
     return code;
 }
 
-int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, int num_depths, vb_error *err)
+int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, const struct drafter_options *o,
+                             int num_depths, vb_error *err)
 {
     struct draft_net *net;
     int code = mtp_net_open(&net, m, o->asked->drafting.vocab, err);
@@ -300,7 +310,10 @@ void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, con
 
 void mtp_drafter_defer(struct drafter *d, size_t rows) { mtp_defer(&mtp_of(d)->state, rows); }
 
-int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n) { return mtp_begin_as(&mtp_of(d)->state, &mtp_of(other)->state, n); }
+int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n)
+{
+    return mtp_begin_as(&mtp_of(d)->state, &mtp_of(other)->state, n);
+}
 
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&mtp_of(d)->state, w); }
 

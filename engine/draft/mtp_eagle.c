@@ -1,7 +1,8 @@
 /* engine/draft/mtp_eagle.c -- MTP-Eagle: module 0 again and again, one cache. Draft j+1 takes (its own hidden state of
  * draft j, d_j) as row N-1+j; accepted rows are computed anew from the target's hidden states in the next round.
  *
- * With convention chain-module=step, the modules take turns: draft j+1 is made by module j mod D, which has a cache of its own. */
+ * With convention chain-module=step, the modules take turns: draft j+1 is made by module j mod D, which has a cache of
+ * its own. */
 #include "engine/draft/mtp.h"
 #include "engine/base/numbers.h"
 
@@ -14,7 +15,9 @@ static int chain_modules(const struct vb_model *m, int max_draft)
 static int check_eagle(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     if (o->drafting.tree.topk > 1 && m->config.conventions.value[CHAIN_MODULE] && m->num_mtp > 1)
-        return vb_fail(err, VB_BAD_ARGUMENT, "convention chain-module=step drafts chains only: draft topk is %d, wanted 1", o->drafting.tree.topk);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "convention chain-module=step drafts chains only: draft topk is %d, wanted 1",
+                       o->drafting.tree.topk);
     return VB_OK;
 }
 
@@ -27,9 +30,20 @@ static int open_eagle(struct drafter **out, const struct vb_model *m, const stru
 }
 
 const struct drafter_type draft_mtp_eagle = {
-    .name = "mtp-eagle", .about = "the first MTP module again and again", .needs_modules = 1, .check = check_eagle, .open = open_eagle, .observe = mtp_drafter_observe,
-    .propose_together = mtp_drafter_propose_chains, .propose_tree = mtp_propose_tree,
-    .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
-    .save = mtp_drafter_save, .load = mtp_drafter_load,
+    .name = "mtp-eagle",
+    .about = "the first MTP module again and again",
+    .needs_modules = 1,
+    .check = check_eagle,
+    .open = open_eagle,
+    .observe = mtp_drafter_observe,
+    .propose_together = mtp_drafter_propose_chains,
+    .propose_tree = mtp_propose_tree,
+    .after_prompt = mtp_drafter_after_prompt,
+    .rewind = drafter_no_rewind,
+    .bytes = mtp_drafter_bytes,
+    .begin_as = mtp_drafter_begin_as,
+    .defer = mtp_drafter_defer,
+    .close = mtp_drafter_close,
+    .save = mtp_drafter_save,
+    .load = mtp_drafter_load,
 };

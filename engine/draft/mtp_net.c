@@ -1,4 +1,5 @@
-/* engine/draft/mtp_net.c -- the model's MTP modules as a network that drafts. Their passes run in the target's workspace. */
+/* engine/draft/mtp_net.c -- the model's MTP modules as a network that drafts. Their passes run in the target's
+ * workspace. */
 #include "engine/draft/net.h"
 #include "engine/pass/vocab.h"
 
@@ -20,7 +21,8 @@ static const struct mtp_module *module_of(const struct draft_net *net, int depth
     return &m->mtp[depth % m->num_mtp];
 }
 
-static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead, int32_t token)
+static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead,
+                      int32_t token)
 {
     size_t position = model_of(net)->config.conventions.value[DRAFT_POSITION] ? i + ahead : i;
     return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + net->rows_before),
@@ -29,11 +31,13 @@ static struct row row(const struct draft_net *net, struct kvcache *cache, int de
 }
 
 /* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[ahead - 1]). */
-static void first_row(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, size_t ahead, int32_t token)
+static void first_row(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, size_t ahead,
+                      int32_t token)
 {
     if (!net->rows_before || cache->length)
         return;
-    struct row zeros = {.cache = cache, .token = token, .position = w->model->config.conventions.value[DRAFT_POSITION] ? (int32_t)ahead - 1 : -1,
+    struct row zeros = {.cache = cache, .token = token,
+                        .position = w->model->config.conventions.value[DRAFT_POSITION] ? (int32_t)ahead - 1 : -1,
                         .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = depth - 1};
     memset(w->delta, 0, net->width * sizeof *w->delta);
     forward_mtp(w, module_of(net, depth), depth, &zeros, w->delta, w->delta, w->delta, 1);
@@ -46,12 +50,14 @@ static size_t most_rows(const struct draft_net *net, const struct workspace *w)
     return w->max_rows;
 }
 
-static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next, size_t S)
+static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h,
+                 float *g, float *next, size_t S)
 {
     forward_mtp(w, module_of(net, depth), depth, rows, h, g, next, S);
 }
 
-static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first, size_t S)
+static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first,
+                   size_t S)
 {
     const vb_draft_vocab *vocab = of(net)->vocab;
     if (vocab)
@@ -78,8 +84,9 @@ static int is_same(const struct draft_net *a, const struct draft_net *b) { retur
 
 static void close_net(struct draft_net *net) { vb_free(model_of(net)->allocator, net); }
 
-static const struct draft_net_type modules = {.row = row, .first_row = first_row, .most_rows = most_rows, .pass = pass, .logits = logits, .best = best,
-                                              .token = token, .is_same = is_same, .close = close_net};
+static const struct draft_net_type modules = {.row = row, .first_row = first_row, .most_rows = most_rows, .pass = pass,
+                                              .logits = logits, .best = best, .token = token, .is_same = is_same,
+                                              .close = close_net};
 
 int mtp_net_open(struct draft_net **out, const struct vb_model *m, const vb_draft_vocab *vocab, vb_error *err)
 {

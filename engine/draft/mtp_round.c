@@ -1,7 +1,8 @@
-/* engine/draft/mtp_round.c -- one round of drafts by MTP modules or a head: which rows are computed, what they take, what they propose.
+/* engine/draft/mtp_round.c -- one round of drafts by MTP modules or a head: which rows are computed, what they take,
+ * what they propose.
  *
- * Drafters of many sequences take their turns together: the rows that they need of one depth go through one pass, and the rows that
- * propose through one head. A row's bits depend on its own sequence alone. */
+ * Drafters of many sequences take their turns together: the rows that they need of one depth go through one pass, and
+ * the rows that propose through one head. A row's bits depend on its own sequence alone. */
 #include "engine/draft/mtp.h"
 
 #include <assert.h>
@@ -25,28 +26,33 @@ static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *
 }
 
 /* Whether the rows of depth k read the target's hidden states as far as these are known. Depth 0's always do. */
-static int reads_target(const struct mtp_state *s, int k) { return k == 0 || s->by_step || s->parallel || s->proposed_from; }
+static int reads_target(const struct mtp_state *s, int k)
+{
+    return k == 0 || s->by_step || s->parallel || s->proposed_from;
+}
 
-/* ---- rows and their passes ----------------------------------------------------------------------------------------- */
+/* ---- rows and their passes --------------------------------------------------------------------------------------- */
 
-/* Says in the row that it takes the hidden state of `token`: the target's, or, if token >= N, that of the row which proposed the next
- * token. */
+/* Says in the row that it takes the hidden state of `token`: the target's, or, if token >= N, that of the row which
+ * proposed the next token. */
 static void name_hidden(struct row *row, size_t token, size_t N)
 {
     row->hidden_of = (int32_t)min_size(token, N - 1);
     row->hidden_depth = token < N ? -1 : (int)(token - N);
 }
 
-/* Appends rows first.. (n of them) of depth k's module, and `pad` rows of padding, to its cache and to s->rows. The cache may lack rows
- * just before `first`. */
-static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t n, size_t pad, enum mtp_source source, const int32_t *draft)
+/* Appends rows first.. (n of them) of depth k's module, and `pad` rows of padding, to its cache and to s->rows. The
+ * cache may lack rows just before `first`. */
+static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t n, size_t pad,
+                     enum mtp_source source, const int32_t *draft)
 {
     size_t newest = s->count - 2, ahead = mtp_ahead(s, k), skipped = first - mtp_row_count(s, k);
     if (n && first == s->base && s->net->type->first_row)
         s->net->type->first_row(s->net, w, &s->depths[k].cache, k, ahead, token_at(s, first + ahead - 1, draft));
     for (size_t j = 0; j < n + pad; j++) {
         size_t i = first + j, token = i + ahead;
-        int32_t taken = j < n ? token_at(s, s->parallel ? i : token, draft) : 0; /* heads read no token: theirs is that of h_i */
+        int32_t taken = j < n ? token_at(s, s->parallel ? i : token, draft) : 0; /* heads read no token: theirs is that
+                                                                                    of h_i */
         struct row row = mtp_state_row(s, k, i, taken);
         row.skipped = (int32_t)skipped;
         row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
@@ -87,7 +93,8 @@ static int same_network(const struct mtp_turn *a, const struct mtp_turn *b)
     return x->type == y->type && (!x->type->is_same || x->type->is_same(x, y));
 }
 
-/* One pass over the rows of turns[0], and of those after it that fit behind them in its memory. Returns how many turns took part. */
+/* One pass over the rows of turns[0], and of those after it that fit behind them in its memory. Returns how many turns
+ * took part. */
 static size_t pass_together(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
 {
     struct mtp_state *leader = turns[0]->s;
@@ -126,9 +133,10 @@ static void pass_all(struct mtp_turn **turns, size_t count, struct workspace *w,
         i += pass_together(turns + i, count - i, w, k);
 }
 
-/* ---- heads ---------------------------------------------------------------------------------------------------------- */
+/* ---- heads ------------------------------------------------------------------------------------------------------- */
 
-/* Whether nobody wants to see more of the logits than the largest one. A device then sends only its token to the CPU. Trees read the logits again. */
+/* Whether nobody wants to see more of the logits than the largest one. A device then sends only its token to the CPU.
+ * Trees read the logits again. */
 static int wants_best(const struct mtp_state *s)
 {
     const struct drafter_options *o = &s->options;
@@ -163,7 +171,8 @@ static void take_draft(struct mtp_turn *t, int32_t chosen)
         t->p->draft[t->p->drafts++] = chosen;
 }
 
-/* The drafts of turns that share a head: their rows side by side in the memory of the first, where h is free between passes. */
+/* The drafts of turns that share a head: their rows side by side in the memory of the first, where h is free between
+ * passes. */
 static void choose_together(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
 {
     struct mtp_state *leader = turns[0]->s;
@@ -180,8 +189,9 @@ static void choose_together(struct mtp_turn **turns, size_t count, struct worksp
     for (size_t i = 0; i < count; i++) {
         struct mtp_turn *t = turns[i];
         int number = t->p->drafts + 1;
-        int32_t token = mtp_token(t->s, alone ? counted(best[i], t->p->failed)
-                                              : drafter_choose(&t->s->options, w->logits + i * V, V, number, t->p->failed));
+        int32_t token = mtp_token(t->s,
+                                  alone ? counted(best[i], t->p->failed)
+                                        : drafter_choose(&t->s->options, w->logits + i * V, V, number, t->p->failed));
         trace_choose(t->s->options.tracer, k, t->s->head_row, token, number);
         take_draft(t, token);
     }
@@ -198,11 +208,12 @@ static void choose_all(struct mtp_turn **turns, size_t count, struct workspace *
         if (m > 1)
             choose_together(turns + i, m, w, k);
         else
-            take_draft(t, mtp_choose(t->s, w, k, t->s->g + t->chooser * t->s->net->width, t->p->drafts + 1, t->p->failed));
+            take_draft(t,
+                       mtp_choose(t->s, w, k, t->s->g + t->chooser * t->s->net->width, t->p->drafts + 1, t->p->failed));
     }
 }
 
-/* ---- a round -------------------------------------------------------------------------------------------------------- */
+/* ---- a round ----------------------------------------------------------------------------------------------------- */
 
 size_t mtp_padding(const struct mtp_state *s, size_t n)
 {
@@ -210,11 +221,13 @@ size_t mtp_padding(const struct mtp_state *s, size_t n)
     return s->options.padded && n && n < full ? full - n : 0;
 }
 
-/* A hidden state that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a round takes zeros for it, the module's row,
- * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
+/* A hidden state that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a
+ * round takes zeros for it, the module's row, which was computed when it was known, is put aside; the row of zeros gets
+ * a slot that it leaves again, and the other comes back. */
 static void put_aside(struct mtp_state *s, size_t row)
 {
-    if (!s->never || s->aside || (!row && s->net->rows_before)) /* row 0 goes with FIRST_ROW's, which is computed again */
+    if (!s->never || s->aside || (!row && s->net->rows_before)) /* row 0 goes with FIRST_ROW's, which is computed
+                                                                   again */
         return;
     s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
 }
@@ -226,23 +239,24 @@ static void put_back(struct mtp_state *s)
     s->aside = 0;
 }
 
-/* The hidden states of tokens `first`.. -> s->h: the target's as far as it has computed them, then what row N-1 of the depths gave in
- * this round. */
+/* The hidden states of tokens `first`.. -> s->h: the target's as far as it has computed them, then what row N-1 of the
+ * depths gave in this round. */
 static void gather_by_token(struct mtp_state *s, size_t first, size_t n)
 {
     size_t d = s->net->width, N = s->count - 1;
     for (size_t token = first; token < first + n; token++) {
         assert(token >= s->first_pending);
-        const float *from = token < N ? s->pending + (token - s->first_pending) * d : s->proposed_from + (token - N) * d;
+        const float *from = token < N ? s->pending + (token - s->first_pending) * d
+                                      : s->proposed_from + (token - N) * d;
         memcpy(s->h + (token - first) * d, from, d * sizeof *s->h);
         if (s->missing && token == N - 1)
             memset(s->h + (token - first) * d, 0, d * sizeof *s->h);
     }
 }
 
-/* The hidden states that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's. Depth k > 0 takes what depth k-1
- * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
- * round; or, if it reads the target's, those of the tokens before its own. */
+/* The hidden states that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's. Depth k > 0 takes what
+ * depth k-1 has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in
+ * an earlier round; or, if it reads the target's, those of the tokens before its own. */
 static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
 {
     size_t d = s->net->width, kept = 0;
@@ -267,18 +281,20 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
         memcpy(s->h + kept * d, s->next + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
 }
 
-/* Whether a turn drafts at depth k, when the round drafts at `levels` depths at most. Parallel heads have nothing else to draft from
- * than the hidden state that may be missing. */
+/* Whether a turn drafts at depth k, when the round drafts at `levels` depths at most. Parallel heads have nothing else
+ * to draft from than the hidden state that may be missing. */
 static int drafts_at(const struct mtp_turn *t, int k, int levels)
 {
     return !t->ended && k < t->p->max && k < levels && !(t->s->parallel && t->s->missing);
 }
 
-/* The rows that a turn needs of depth k: the final ones that are missing, and up to N-1 where it drafts at this depth. */
+/* The rows that a turn needs of depth k: the final ones that are missing, and up to N-1 where it drafts at this
+ * depth. */
 static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels)
 {
     struct mtp_state *s = t->s;
-    size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1, final = N > s->base + drafted ? N - drafted : s->base;
+    size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1,
+           final = N > s->base + drafted ? N - drafted : s->base;
     size_t first = mtp_row_count(s, k), end = drafts_at(t, k, levels) ? N : final;
     t->n = end > first ? end - first : 0;
     t->pad = drafts_at(t, k, levels) ? mtp_padding(s, t->n) : 0;
@@ -292,7 +308,8 @@ static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels
     t->chooser = t->n - 1;
 }
 
-/* The rows of parallel head k that propose are kept until all heads are there. A tap callback hears of their logits with their pass. */
+/* The rows of parallel head k that propose are kept until all heads are there. A tap callback hears of their logits
+ * with their pass. */
 static void keep_proposers(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
 {
     for (size_t i = 0; i < count; i++) {
@@ -350,11 +367,13 @@ static void round_together(struct mtp_turn *turns, size_t count, struct workspac
                 mtp_cut(s, k, N - 1); /* the row that proposes is computed once more */
         }
     }
-    for (int k = 0; k < depths; k++) /* the row that the next draft takes is one of depth 0: with by_step that is the last one */
+    for (int k = 0; k < depths; k++) /* the row that the next draft takes is one of depth 0: with by_step that is the
+                                        last one */
         round_at(turns, count, w, turns[0].s->by_step ? depths - 1 - k : k, levels);
 }
 
-/* More drafts by module 0, each from the row of the draft before it. With by_step, draft j is made by module j - 1 mod D. */
+/* More drafts by module 0, each from the row of the draft before it. With by_step, draft j is made by module j - 1 mod
+ * D. */
 static void chain_together(struct mtp_turn *turns, size_t count, struct workspace *w)
 {
     for (;;) {
@@ -394,7 +413,8 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
     return p.drafts;
 }
 
-int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed)
+int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last,
+              size_t *failed)
 {
     struct proposal p = {.draft = draft, .max = max, .failed = failed, .drafts = drafts};
     struct mtp_turn turn = {.s = s, .p = &p, .chooser = last};
@@ -409,7 +429,7 @@ void mtp_round_ends(struct mtp_state *s)
     put_back(s);
 }
 
-/* ---- drafter_type.propose_together ---------------------------------------------------------------------------------- */
+/* ---- drafter_type.propose_together ------------------------------------------------------------------------------- */
 
 static void begin_turns(struct mtp_turn *turns, struct proposal *proposals, size_t count)
 {
@@ -445,7 +465,7 @@ void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct
     }
 }
 
-/* ---- parallel heads --------------------------------------------------------------------------------------------------- */
+/* ---- parallel heads ---------------------------------------------------------------------------------------------- */
 
 /* How many rows of s->proposers a round has filled. */
 static size_t proposers_of(const struct mtp_turn *t)

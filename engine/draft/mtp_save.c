@@ -1,16 +1,18 @@
 /* engine/draft/mtp_save.c -- what a drafter with MTP modules holds, in a session file, and back.
  *
- *     u64 depths, d, numbers in a row (with its padding and the row of the index cache), fingerprint of the head (0: the model's modules draft);
+ *     u64 depths, d, numbers in a row (with its padding and the row of the index cache), fingerprint of the head (0:
+ *     the model's modules draft);
  *         hidden (0 or 1), missing (0 or 1), first_pending, pending_count
- *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length, numbers];
- *                 then rows of the index cache, if the module has an indexer
+ *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length,
+ *                 numbers]; then rows of the index cache, if the module has an indexer
  *     f32 pending [pending_count, d]
  *
  * Nothing is written if the caches do not begin with row 0 (mtp_defer).
  *
  * With the target's hidden states, the drafts that follow are those that would have followed. Without them (hidden 0,
- * pending_count 0) all rows that they make final are computed before; what is left to be without is the newest one, from which the
- * first draft is made: that takes zeros and the dummy slot, as MindIE does where another machine read the prompt. */
+ * pending_count 0) all rows that they make final are computed before; what is left to be without is the newest one,
+ * from which the first draft is made: that takes zeros and the dummy slot, as MindIE does where another machine read
+ * the prompt. */
 #include <string.h>
 
 #include "engine/pass/lead.h"
@@ -36,7 +38,8 @@ static void describe(const struct mtp_state *s, uint64_t head[NUMBERS])
     head[HEAD] = s->net->type->fingerprint ? s->net->type->fingerprint(s->net) : 0;
 }
 
-/* Back to a state between rounds: without proposals that nobody has verified, or rows that were cut from the timeline. */
+/* Back to a state between rounds: without proposals that nobody has verified, or rows that were cut from the
+ * timeline. */
 static void settle(struct mtp_drafter *d, struct workspace *w, size_t pos)
 {
     if (d->count) /* eagle-keep's, which the next proposal would drop */
@@ -56,7 +59,8 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
     if (N > mtp_row_count(s, 0) + VB_MAX_DRAFT + 1)
         mtp_round(s, w, NULL, 0, &failed); /* so that what is pending fits into every drafter */
     needed = min_size(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
-    hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are not there */
+    hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are
+                                                                   not there */
     if (!hidden) {
         int missing = s->missing;
         s->missing = 0;
@@ -82,7 +86,8 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
 
 /* ---- and back ---- */
 
-/* Rows of a depth: all final, none missing before the depth behind it can go on, none that needs a hidden state which is not there. */
+/* Rows of a depth: all final, none missing before the depth behind it can go on, none that needs a hidden state which
+ * is not there. */
 static int fits(const struct mtp_state *s, int k, size_t N, size_t first_pending)
 {
     size_t n = mtp_row_count(s, k), before = k ? mtp_row_count(s, k - 1) : N;
@@ -129,7 +134,8 @@ static int read_depths(struct mtp_state *s, const uint64_t head[NUMBERS], size_t
     return code;
 }
 
-int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in)
+int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+                     struct session_reader *in)
 {
     struct mtp_state *s = &mtp_of(drafter)->state;
     size_t N = pos - 1;
@@ -143,7 +149,8 @@ int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, c
     if (head[HIDDEN] > 1 || head[MISSING] > head[HIDDEN] || head[FIRST_PENDING] >= N ||
         head[PENDING] != (head[HIDDEN] ? N - head[FIRST_PENDING] : 0) || head[PENDING] > s->room)
         return DRAFTER_WRONG;
-    if (read_depths(s, head, N, in) || session_read(in, s->pending, (size_t)head[PENDING] * s->net->width * sizeof *s->pending) || in->left)
+    if (read_depths(s, head, N, in) ||
+        session_read(in, s->pending, (size_t)head[PENDING] * s->net->width * sizeof *s->pending) || in->left)
         return DRAFTER_WRONG;
     memcpy(s->tokens, tokens, pos * sizeof *tokens);
     s->count = pos;

@@ -1,5 +1,6 @@
-/* engine/draft/mtp_tree.c -- trees of drafts by one module or head. A level of the tree is one pass; each of its rows sees the committed
- * rows of the cache and those of its own ancestors: what the same drafts as a chain would see, so it has their bits. */
+/* engine/draft/mtp_tree.c -- trees of drafts by one module or head. A level of the tree is one pass; each of its rows
+ * sees the committed rows of the cache and those of its own ancestors: what the same drafts as a chain would see, so it
+ * has their bits. */
 #include "engine/draft/mtp.h"
 
 #include <string.h>
@@ -29,7 +30,8 @@ size_t mtp_tree_bytes(const struct mtp_state *s)
 {
     const struct mtp_tree *t = &s->tree;
     size_t topk = (size_t)t->builder.topk, V = s->net->vocab_size;
-    return topk * (V * sizeof *t->logits + t->width * sizeof *t->slots) + (size_t)t->builder.room * sizeof *t->builder.node;
+    return topk * (V * sizeof *t->logits + t->width * sizeof *t->slots) +
+           (size_t)t->builder.room * sizeof *t->builder.node;
 }
 
 /* The children of a node, whose row of logits is there. */
@@ -44,7 +46,8 @@ static void grow(struct mtp_state *s, int node, const float *logits, size_t *fai
     tree_grow(b, node, tokens, p, n);
 }
 
-/* Row j of the level's pass: the node takes the hidden state that its parent's row gave; N rows of the cache are final. */
+/* Row j of the level's pass: the node takes the hidden state that its parent's row gave; N rows of the cache are
+ * final. */
 static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_t N, size_t last)
 {
     const struct tree_node *all = s->tree.builder.node;

@@ -1,8 +1,9 @@
 /* engine/draft/ngram.c -- prompt lookup: what followed when the last few tokens stood here before. No model runs.
  *
- * Of all n from ngram-max down to ngram-min the first is taken whose last n tokens occur earlier in the timeline, and of
- * its occurrences the latest (vLLM takes the first one; what was said last is nearer to what is being said). They may overlap
- * with the end, and the copy then goes on with what it has just copied: "ab ab ab" proposes as many as are asked for. */
+ * Of all n from ngram-max down to ngram-min the first is taken whose last n tokens occur earlier in the timeline, and
+ * of its occurrences the latest (vLLM takes the first one; what was said last is nearer to what is being said). They
+ * may overlap with the end, and the copy then goes on with what it has just copied: "ab ab ab" proposes as many as are
+ * asked for. */
 #include "engine/draft/drafter.h"
 
 #include <string.h>
@@ -23,7 +24,8 @@ static int open_ngram(struct drafter **out, const struct vb_model *m, const stru
     const char *settings = o->asked->drafting.settings;
     int min, max;
     *out = NULL;
-    if (drafter_setting(settings, "ngram-min", 1, MOST_NGRAM, 0, &min, err) || drafter_setting(settings, "ngram-max", 1, MOST_NGRAM, 0, &max, err))
+    if (drafter_setting(settings, "ngram-min", 1, MOST_NGRAM, 0, &min, err) ||
+        drafter_setting(settings, "ngram-max", 1, MOST_NGRAM, 0, &max, err))
         return VB_BAD_ARGUMENT;
     max = max ? max : min > 4 ? min : 4;
     min = min ? min : max < 2 ? max : 2;
@@ -41,7 +43,8 @@ static int open_ngram(struct drafter **out, const struct vb_model *m, const stru
     return vb_fail(err, VB_NO_MEMORY, "no memory to look up %zu tokens", o->context);
 }
 
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+                    const float *hidden, size_t n)
 {
     struct ngram_drafter *d = of(drafter);
     (void)w, (void)hidden;
@@ -90,7 +93,13 @@ static void close_ngram(struct drafter *drafter)
 }
 
 const struct drafter_type draft_ngram = {
-    .name = "ngram", .about = "what followed when the last few tokens stood in the text before", .settings = "ngram-min=2,ngram-max=4",
-    .open = open_ngram, .observe = observe, .propose = propose, .rewind = drafter_no_rewind,
-    .tokens_alone = 1, .close = close_ngram,
+    .name = "ngram",
+    .about = "what followed when the last few tokens stood in the text before",
+    .settings = "ngram-min=2,ngram-max=4",
+    .open = open_ngram,
+    .observe = observe,
+    .propose = propose,
+    .rewind = drafter_no_rewind,
+    .tokens_alone = 1,
+    .close = close_ngram,
 };

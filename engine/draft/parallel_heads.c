@@ -1,6 +1,7 @@
-/* engine/draft/parallel_heads.c -- the n - 1 further heads of a model that predicts n tokens at once (Gloeckle et al. 2024, arXiv
- * 2404.19737). Head k drafts token k+1 of the round. No head reads what another one drafted, so the heads run one after the other,
- * and then one pass of the output head makes all drafts. Every row of a head depends on committed tokens alone, and stays.
+/* engine/draft/parallel_heads.c -- the n - 1 further heads of a model that predicts n tokens at once (Gloeckle et al.
+ * 2024, arXiv 2404.19737). Head k drafts token k+1 of the round. No head reads what another one drafted, so the heads
+ * run one after the other, and then one pass of the output head makes all drafts. Every row of a head depends on
+ * committed tokens alone, and stays.
  *
  * In a tree, all nodes of a level have the same candidates: the best tokens of the level's head. */
 #include "engine/draft/heads_net.h"
@@ -48,7 +49,8 @@ static int grow(struct mtp_state *s, const float *logits, int k, size_t *failed)
     struct tree_builder *b = &s->tree.builder;
     int32_t tokens[VB_MAX_TOPK];
     double p[VB_MAX_TOPK];
-    int n = k && !tree_advance(b) ? 0 : drafter_best(&s->options, logits, s->net->vocab_size, b->topk, tokens, p, failed);
+    int n = k && !tree_advance(b) ? 0
+                                  : drafter_best(&s->options, logits, s->net->vocab_size, b->topk, tokens, p, failed);
     for (int i = 0; i < (k ? b->frontier_count : 1); i++)
         tree_grow(b, k ? b->frontier[i] : -1, tokens, p, n);
     return n > 0;
@@ -73,9 +75,22 @@ static void propose_tree(struct drafter *d, struct workspace *w, struct draft_tr
 }
 
 const struct drafter_type draft_parallel_heads = {
-    .name = "parallel-heads", .about = "heads that predict further tokens in parallel (Meta)", .needs_head = 1, .takes = ROWS_TWO,
-    .longest = longest, .check = check, .open = open_heads, .observe = mtp_drafter_observe,
-    .propose_together = mtp_drafter_propose_at_once, .propose_tree = propose_tree, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .weight_bytes = mtp_drafter_weight_bytes, .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
-    .save = mtp_drafter_save, .load = mtp_drafter_load,
+    .name = "parallel-heads",
+    .about = "heads that predict further tokens in parallel (Meta)",
+    .needs_head = 1,
+    .takes = ROWS_TWO,
+    .longest = longest,
+    .check = check,
+    .open = open_heads,
+    .observe = mtp_drafter_observe,
+    .propose_together = mtp_drafter_propose_at_once,
+    .propose_tree = propose_tree,
+    .rewind = drafter_no_rewind,
+    .bytes = mtp_drafter_bytes,
+    .weight_bytes = mtp_drafter_weight_bytes,
+    .begin_as = mtp_drafter_begin_as,
+    .defer = mtp_drafter_defer,
+    .close = mtp_drafter_close,
+    .save = mtp_drafter_save,
+    .load = mtp_drafter_load,
 };

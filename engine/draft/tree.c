@@ -32,10 +32,12 @@ void tree_grow(struct tree_builder *b, int parent, const int32_t *tokens, const 
     double before = parent < 0 ? 1.0 : b->node[parent].confidence;
     assert(n <= b->topk && b->count + n <= b->room);
     for (int i = 0; i < n; i++)
-        b->node[b->count++] = (struct tree_node){.token = tokens[i], .parent = parent, .depth = depth, .confidence = before * p[i]};
+        b->node[b->count++] = (struct tree_node){.token = tokens[i], .parent = parent, .depth = depth,
+                                                 .confidence = before * p[i]};
 }
 
-/* Puts node i into best[0..count), sorted, of at most `most`: behind its equals, which were created before. Returns the count. */
+/* Puts node i into best[0..count), sorted, of at most `most`: behind its equals, which were created before. Returns the
+ * count. */
 static int insert(const struct tree_builder *b, int *best, int count, int most, int i)
 {
     int at = count;

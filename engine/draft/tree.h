@@ -40,7 +40,8 @@ struct tree_node {
 struct tree_builder {
     int topk, most;             /* children per node, and number of nodes that are kept */
     struct tree_node *node;     /* [room] */
-    int count, room, level;     /* number of nodes; largest number of nodes; index of the first node of the newest level */
+    int count, room, level;     /* number of nodes; largest number of nodes; index of the first node of the newest
+                                   level */
     int frontier[VB_MAX_TOPK];  /* the nodes that are expanded now, the most confident first */
     int frontier_count;
 };

@@ -1,7 +1,7 @@
 /* engine/export/gguf_write.c -- makes the plan of a GGUF file, and writes its data.
  *
- * A task decodes some rows of a tensor to f32, converts them to the new type, and writes them to their place in the file.
- * Tasks do not depend on each other. Each thread needs memory for a few rows only. */
+ * A task decodes some rows of a tensor to f32, converts them to the new type, and writes them to their place in the
+ * file. Tasks do not depend on each other. Each thread needs memory for a few rows only. */
 #include "engine/export/gguf_write_internal.h"
 #include "engine/base/numbers.h"
 
@@ -64,8 +64,8 @@ static int put_header(struct vb_quantize *p, const struct gguf_bytes *keys, vb_e
     return b.failed || keys->failed ? gguf_no_memory(p->model, err) : VB_OK;
 }
 
-int gguf_plan_open(struct vb_quantize **out, const struct vb_model *m, const char *dir, const struct gguf_write_options *o,
-                   vb_error *err)
+int gguf_plan_open(struct vb_quantize **out, const struct vb_model *m, const char *dir,
+                   const struct gguf_write_options *o, vb_error *err)
 {
     struct vb_quantize *p = vb_alloc(m->allocator, 1, sizeof *p);
     struct gguf_bytes keys = {.a = m->allocator};
@@ -113,7 +113,8 @@ struct writing {
     atomic_int error;      /* errno of a write that failed */
     struct kept_scales {
         atomic_size_t count, inexact; /* number of scales, and of those that f16 cannot represent */
-    } int4, int8; /* int4: groups of I4 weights that are written as Q4_0; int8: rows of I8 weights that are written as Q8_0 */
+    } int4, int8; /* int4: groups of I4 weights that are written as Q4_0; int8: rows of I8 weights that are written as
+                     Q8_0 */
     atomic_int not_finite; /* nonzero: a number is not finite, or is too large for the type */
 };
 
@@ -131,8 +132,8 @@ static size_t rows_of_task(const struct gguf_planned *t)
     return cols < TASK ? TASK / cols : 1;
 }
 
-/* Row `row` of a tensor is made from one row of a matrix of the model. Returns this matrix, and sets *i to the number of
- * its row. The function is not for attn_k_b, whose rows are columns of W_uk. */
+/* Row `row` of a tensor is made from one row of a matrix of the model. Returns this matrix, and sets *i to the number
+ * of its row. The function is not for attn_k_b, whose rows are columns of W_uk. */
 static const struct weight_view *source_of(const struct gguf_planned *t, size_t row, size_t *i)
 {
     size_t rows = t->ndim == 3 ? t->shape[1] : 0;
@@ -145,8 +146,8 @@ static const struct weight_view *source_of(const struct gguf_planned *t, size_t 
     return gguf_expert_matrix(t->experts, row / rows, t->which);
 }
 
-/* Decodes `count` rows of attn_k_b, all of attention head h, from row `from` of this head on. Row c of attn_k_b is column c
- * of the head's n rows of W_uk. */
+/* Decodes `count` rows of attn_k_b, all of attention head h, from row `from` of this head on. Row c of attn_k_b is
+ * column c of the head's n rows of W_uk. */
 static void decode_keys(float *out, float *column, const struct gguf_planned *t, size_t h, size_t from, size_t count)
 {
     size_t n = t->shape[2];
@@ -194,7 +195,8 @@ static int all_finite_bf16(const uint16_t *x, size_t count)
     return most < 0x7f80;
 }
 
-/* Returns -1 if a number is not finite or is too large for the type, else 0. MXFP4 is not encoded: put_codes copies its codes. */
+/* Returns -1 if a number is not finite or is too large for the type, else 0. MXFP4 is not encoded: put_codes copies its
+ * codes. */
 static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
 {
     if (as == GGUF_AS_Q8_0)
@@ -237,7 +239,8 @@ static int scale_as_f16(struct kept_scales *kept, uint16_t *half, float scale)
     return exact;
 }
 
-/* Replaces the Q8_0 blocks of a row of I8 weights by the stored codes and the scale of the row, if f16 can represent the scale. */
+/* Replaces the Q8_0 blocks of a row of I8 weights by the stored codes and the scale of the row, if f16 can represent
+ * the scale. */
 static void keep_bytes(struct writing *w, unsigned char *blocks, const struct weight_view *from, size_t i)
 {
     const char *codes = (const char *)from->data + i * from->stride;
@@ -304,8 +307,8 @@ static void write_rows(void *arg, size_t task, int thread)
 
 /* ---- what goes wrong ---- */
 
-/* Returns the tensor of the checkpoint that contains matrix *w. *i is a row of the matrix; the function changes it to the
- * row of the tensor. */
+/* Returns the tensor of the checkpoint that contains matrix *w. *i is a row of the matrix; the function changes it to
+ * the row of the tensor. */
 static const struct tensor *tensor_of(const struct vb_model *m, const struct weight_view *w, size_t *i)
 {
     for (size_t k = 0; k < checkpoint_count(m->checkpoint); k++) {
@@ -354,11 +357,13 @@ static int tell_not_finite(const struct writing *w, vb_error *err)
                 j = row % t->shape[1];
             }
             const struct tensor *source = tensor_of(w->p->model, from, &i);
-            const char *file = source ? source->file : checkpoint_dir(w->p->model->checkpoint), *name = source ? source->name : t->name;
+            const char *file = source ? source->file : checkpoint_dir(w->p->model->checkpoint),
+                       *name = source ? source->name : t->name;
             if (t->type->numbers == 1 && !isfinite(value))
-                return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, wanted a finite number", file, name, i, j, (double)value);
-            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", file, name, i, j, (double)value,
-                           t->type->name);
+                return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, wanted a finite number", file, name, i,
+                               j, (double)value);
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", file, name, i, j,
+                           (double)value, t->type->name);
         }
     }
     return VB_OK; /* not reached */
@@ -408,8 +413,8 @@ static int write_tensor(struct writing *w, const char *path, struct meter *m, vb
     return VB_OK;
 }
 
-/* Reserves disk space for the whole file. So a disk that is too small is reported at the beginning, and not after an hour.
- * If the file system cannot reserve space, the writes report the error. */
+/* Reserves disk space for the whole file. So a disk that is too small is reported at the beginning, and not after an
+ * hour. If the file system cannot reserve space, the writes report the error. */
 static int reserve(const struct vb_quantize *p, int fd, const char *path, vb_error *err)
 {
     off_t size = (off_t)(p->header_bytes + p->data_bytes);
@@ -454,10 +459,14 @@ int gguf_plan_write(struct vb_quantize *p, int fd, const char *path, int threads
     }
     vb_free(&p->allocator, w.scratch);
     if (w.int4.inexact)
-        gguf_note(p, "%zu of %zu groups of INT4 weights have a scale that is no f16: they were quantized again, so they differ",
+        gguf_note(p,
+                  "%zu of %zu groups of INT4 weights have a scale that is no f16: they were quantized again, so they "
+                  "differ",
                   (size_t)w.int4.inexact, (size_t)w.int4.count);
     if (w.int8.inexact)
-        gguf_note(p, "%zu of %zu rows of int8 weights have a scale that is no f16: they were quantized again, so they differ",
+        gguf_note(p,
+                  "%zu of %zu rows of int8 weights have a scale that is no f16: they were quantized again, so they "
+                  "differ",
                   (size_t)w.int8.inexact, (size_t)w.int8.count);
     return rc;
 }

@@ -87,8 +87,8 @@ struct saying {
     vb_error *err;
 };
 
-/* Returns the float that is nearest to x times 10^-shift. The product is computed in decimal digits, because its nearest
- * double could be rounded to another float. */
+/* Returns the float that is nearest to x times 10^-shift. The product is computed in decimal digits, because its
+ * nearest double could be rounded to another float. */
 static float shifted(double x, int shift)
 {
     char text[64];
@@ -130,7 +130,8 @@ static int check(const struct saying *s)
     const struct config *c = s->c;
     int dense = !config_has_layers(c, 1), layers = c->num_hidden_layers + s->m->num_mtp;
     if (dense && strcmp(s->b->architecture, "deepseek2"))
-        return vb_fail(s->err, VB_UNSUPPORTED, "%s: a model without experts cannot be said in a GGUF file of architecture %s",
+        return vb_fail(s->err, VB_UNSUPPORTED,
+                       "%s: a model without experts cannot be said in a GGUF file of architecture %s",
                        checkpoint_dir(s->m->checkpoint), s->b->architecture);
     for (int i = 0; c->index_topk && !c->indexer_rope_interleave && i < c->num_hidden_layers; i++)
         if (config_layer_is_shared(c, i))
@@ -141,13 +142,16 @@ static int check(const struct saying *s)
     if (!c->rope_interleave)
         return cannot(s, "rope_interleave", c->rope_interleave);
     if (c->rope_yarn && c->rope_mscale != c->rope_mscale_all_dim)
-        return vb_fail(s->err, VB_UNSUPPORTED, "%s: mscale is %.9g and mscale_all_dim %.9g: a GGUF file has one number for both",
+        return vb_fail(s->err, VB_UNSUPPORTED,
+                       "%s: mscale is %.9g and mscale_all_dim %.9g: a GGUF file has one number for both",
                        checkpoint_dir(s->m->checkpoint), c->rope_mscale, c->rope_mscale_all_dim);
     if (c->topk_method == TOPK_GROUP_LIMITED_TOP2 && (!c->rope_unscaled || !c->norm_topk_prob))
         return cannot(s, c->rope_unscaled ? "norm_topk_prob" : "apply_yarn_scaling", c->rope_unscaled ? 0 : 1);
     if ((c->scoring_func == SCORING_SIGMOID) != (c->topk_method == TOPK_NOAUX_TC))
-        return vb_fail(s->err, VB_UNSUPPORTED, "%s: in a GGUF file of architecture %s scoring_func sigmoid and topk_method "
-                       "noaux_tc go together", checkpoint_dir(s->m->checkpoint), s->b->architecture);
+        return vb_fail(s->err, VB_UNSUPPORTED,
+                       "%s: in a GGUF file of architecture %s scoring_func sigmoid and topk_method "
+                       "noaux_tc go together",
+                       checkpoint_dir(s->m->checkpoint), s->b->architecture);
     return VB_OK;
 }
 
@@ -191,7 +195,8 @@ static int say_attention(const struct saying *s)
     return say_real(s, ".attention.layer_norm_rms_epsilon", "rms_norm_eps", c->rms_norm_eps, 0);
 }
 
-/* deepseek32 has no key for shared layers, because all of its layers are full. The indexer's RoPE depends on the architecture. */
+/* deepseek32 has no key for shared layers, because all of its layers are full. The indexer's RoPE depends on the
+ * architecture. */
 static void say_indexer(const struct saying *s)
 {
     struct gguf_bytes *b = s->b;
@@ -224,7 +229,8 @@ static int say_rope(const struct saying *s)
         return rc;
     if (c->query_beta > 0) /* llama.cpp needs both keys */
         gguf_put_u32(s->b, ".attention.temperature_length", c->rope_original_max_position_embeddings);
-    if (c->query_beta > 0 && (rc = say_real(s, ".attention.temperature_scale", "llama_4_scaling_beta", c->query_beta, 0)))
+    if (c->query_beta > 0 &&
+        (rc = say_real(s, ".attention.temperature_scale", "llama_4_scaling_beta", c->query_beta, 0)))
         return rc;
     return say_real(s, ".rope.scaling.yarn_log_multiplier", "mscale_all_dim", c->rope_mscale_all_dim, 1);
 }

@@ -1,4 +1,5 @@
-/* engine/export/gguf_write_internal.h -- functions that the GGUF writer's own files share, mostly for building the header. */
+/* engine/export/gguf_write_internal.h -- functions that the GGUF writer's own files share, mostly for building the
+ * header. */
 #ifndef VB_GGUF_WRITE_INTERNAL_H
 #define VB_GGUF_WRITE_INTERNAL_H
 

@@ -1,5 +1,5 @@
-/* engine/export/gguf_write_tensors.c -- lists the tensors of a GGUF file, with their types and the matrices from which they
- * are made. The file is the counterpart of checkpoint_gguf.c, which reads the same names. */
+/* engine/export/gguf_write_tensors.c -- lists the tensors of a GGUF file, with their types and the matrices from which
+ * they are made. The file is the counterpart of checkpoint_gguf.c, which reads the same names. */
 #include "engine/export/gguf_write_internal.h"
 
 #include <stdio.h>
@@ -36,14 +36,15 @@ static const struct gguf_written_type *type_for(enum gguf_as as, const struct we
     return as == GGUF_AS_STORED || cols % types[as]->numbers ? stored_type(w) : types[as];
 }
 
-/* Adds a tensor with layout GGUF_ROWS. The last extent of its shape is the length of a row. For another layout, the caller
- * changes the fields of the result. */
+/* Adds a tensor with layout GGUF_ROWS. The last extent of its shape is the length of a row. For another layout, the
+ * caller changes the fields of the result. */
 static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as,
                                 const struct weight_view *w, int ndim, const size_t shape[3])
 {
     struct gguf_planned *t = &p->p->tensors[p->p->count++];
     size_t numbers = 1, cols = shape[ndim - 1];
-    *t = (struct gguf_planned){.role = role, .type = type_for(as, w, cols), .ndim = ndim, .layout = GGUF_ROWS, .matrix = *w};
+    *t = (struct gguf_planned){.role = role, .type = type_for(as, w, cols), .ndim = ndim, .layout = GGUF_ROWS,
+                               .matrix = *w};
     snprintf(t->name, sizeof t->name, "%s%s", p->prefix, name);
     p->nvfp4 += w->type == WEIGHT_F4 && !is_mxfp4(w) && (as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0);
     memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
@@ -56,7 +57,8 @@ static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_r
     return t;
 }
 
-static void add_matrix(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as, const struct weight_view *w)
+static void add_matrix(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as,
+                       const struct weight_view *w)
 {
     add(p, name, role, as, w, 2, (size_t[3]){w->rows, w->cols});
 }
@@ -73,9 +75,10 @@ static void add_vector(struct planner *p, const char *name, const float *v, int 
     add(p, name, GGUF_OTHER, GGUF_AS_F32, &w, 1, (size_t[3]){n});
 }
 
-/* Adds W_uk or W_uv as a tensor [H, rows, cols]. W_uk is written transposed, so the groups of its MXFP4 codes cannot be kept. */
-static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride, enum gguf_layout layout,
-                      int rows, int cols)
+/* Adds W_uk or W_uv as a tensor [H, rows, cols]. W_uk is written transposed, so the groups of its MXFP4 codes cannot be
+ * kept. */
+static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride,
+                      enum gguf_layout layout, int rows, int cols)
 {
     size_t shape[3] = {p->c->dims.H, (size_t)rows, (size_t)cols};
     struct weight_view source = *w;
@@ -87,7 +90,8 @@ static void add_heads(struct planner *p, const char *name, const struct weight_v
     t->head_stride = stride;
 }
 
-/* llama.cpp's converter writes weights_proj as F32, too. A layer whose indexer is not used (the convention mtp-indexer) has one. */
+/* llama.cpp's converter writes weights_proj as F32, too. A layer whose indexer is not used (the convention mtp-indexer)
+ * has one. */
 static void add_indexer(struct planner *p, const struct mla *a)
 {
     int D = p->c->index_head_dim;
@@ -130,8 +134,8 @@ static void add_mlp(struct planner *p, const char *ending, const struct mlp *m)
     }
 }
 
-/* Adds three tensors: the gate matrices of all experts, the up matrices, and the down matrices. If matrices of one tensor
- * are stored in different types, the tensor counts as stored in F32, which represents all of them exactly. */
+/* Adds three tensors: the gate matrices of all experts, the up matrices, and the down matrices. If matrices of one
+ * tensor are stored in different types, the tensor counts as stored in F32, which represents all of them exactly. */
 static void add_experts(struct planner *p, const struct moe *m)
 {
     static const char *const names[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
@@ -139,9 +143,11 @@ static void add_experts(struct planner *p, const struct moe *m)
     for (int i = 0; i < 3; i++) {
         struct weight_view first = *gguf_expert_matrix(m->experts, 0, i), source = first;
         for (size_t e = 1; e < E; e++)
-            if (gguf_expert_matrix(m->experts, e, i)->type != first.type || gguf_expert_matrix(m->experts, e, i)->group_size != first.group_size)
+            if (gguf_expert_matrix(m->experts, e, i)->type != first.type ||
+                gguf_expert_matrix(m->experts, e, i)->group_size != first.group_size)
                 first.type = WEIGHT_F32; /* only type_for reads this */
-        struct gguf_planned *t = add(p, names[i], GGUF_LINEAR, p->o->linear, &first, 3, (size_t[3]){E, first.rows, first.cols});
+        struct gguf_planned *t = add(p, names[i], GGUF_LINEAR, p->o->linear, &first, 3,
+                                     (size_t[3]){E, first.rows, first.cols});
         t->matrix = source;
         t->layout = GGUF_EXPERTS;
         t->experts = m->experts;
@@ -215,7 +221,10 @@ int gguf_plan_tensors(struct vb_quantize *plan, const struct gguf_write_options 
     add_vector(&p, "output_norm.weight", m->norm, m->config.hidden_size);
     add_head(&p, &plan->tensors[0]);
     if (p.nvfp4)
-        gguf_note(plan, "%zu tensors of NVFP4 weights are quantized again, so results differ from those of --precision q8 and q4", p.nvfp4);
+        gguf_note(plan,
+                  "%zu tensors of NVFP4 weights are quantized again, so results differ from those of --precision q8 "
+                  "and q4",
+                  p.nvfp4);
     for (int i = 0; i < 2; i++)
         if (p.copies[i])
             gguf_note(plan, "left out: %s of %d of %d MTP modules, byte for byte the main one",

@@ -2,8 +2,8 @@
  * text/gguf.c. A tiktoken.model or tekken.json is first converted to a tokenizer.json.
  *
  * GGUF stores only a name for the rule that splits text into words, and for an added token only whether it is special.
- * Therefore the keys are read back like a GGUF file, and the result is compared with the tokenizer of the directory. If the
- * tables differ, the file gets no tokenizer, because a tokenizer with other ids would be worse. */
+ * Therefore the keys are read back like a GGUF file, and the result is compared with the tokenizer of the directory. If
+ * the tables differ, the file gets no tokenizer, because a tokenizer with other ids would be worse. */
 #include "engine/export/gguf_write_internal.h"
 #include "engine/base/json.h"
 #include "engine/text/export.h"
@@ -136,15 +136,16 @@ static int put_template(const struct putting *s, struct gguf_bytes *b)
     int rc = path ? VB_OK : gguf_no_memory(s->p->model, s->err);
     if (!rc && inside)
         gguf_put_string(b, key, inside);
-    else if (!rc && vb_file_exists(path) && !(rc = vb_read_file(a, path, &text, &size, s->err)) && utf8_valid(text, size) == size)
+    else if (!rc && vb_file_exists(path) && !(rc = vb_read_file(a, path, &text, &size, s->err)) &&
+             utf8_valid(text, size) == size)
         gguf_put_string(b, key, text);
     vb_free(a, text);
     vb_free(a, path);
     return rc;
 }
 
-/* Writes up to three end tokens, because GGUF has three keys for them. If the tokenizer's own end token is one of them, it
- * comes first. */
+/* Writes up to three end tokens, because GGUF has three keys for them. If the tokenizer's own end token is one of them,
+ * it comes first. */
 static void put_end_tokens(const struct putting *s, struct gguf_bytes *b)
 {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
@@ -160,7 +161,8 @@ static void put_end_tokens(const struct putting *s, struct gguf_bytes *b)
             gguf_put_u32(b, keys[used++], id);
     }
     if (used < c->num_eos)
-        gguf_note(s->p, "of %d end tokens the file has %d: GGUF has keys for three, of the vocabulary", c->num_eos, used);
+        gguf_note(s->p, "of %d end tokens the file has %d: GGUF has keys for three, of the vocabulary", c->num_eos,
+                  used);
 }
 
 static void put_special_ids(const struct putting *s, struct gguf_bytes *b)
@@ -195,11 +197,12 @@ static int read_back(const struct putting *s, const struct gguf_bytes *keys, int
     gguf_put_number(&b, keys->keys, 8);
     gguf_put(&b, keys->data, keys->size);
     int rc = b.failed || keys->failed ? gguf_no_memory(s->p->model, s->err) : VB_OK;
-    *good = !rc && !(rc = gguf_parse(&g, b.data, b.size, s->dir, a, &err)) && !(rc = tokenizer_parse_gguf(&t, g, a, &err)) &&
-            tokenizer_same_tables(s->t, t);
+    *good = !rc && !(rc = gguf_parse(&g, b.data, b.size, s->dir, a, &err)) &&
+            !(rc = tokenizer_parse_gguf(&t, g, a, &err)) && tokenizer_same_tables(s->t, t);
     if (*good && tokenizer_cuts_slices(t) && !tokenizer_cuts_slices(s->t))
-        gguf_note(s->p, "a text of more than 25,000 characters without a blank, or of 400,000, is cut there, as Kimi's Python code "
-                  "does it, and tokenizer.json does not");
+        gguf_note(s->p, "a text of more than 25,000 characters without a blank, or of 400,000, is cut there, as Kimi's "
+                        "Python code "
+                        "does it, and tokenizer.json does not");
     if (rc == VB_NO_MEMORY)
         rc = gguf_no_memory(s->p->model, s->err);
     else
@@ -214,8 +217,11 @@ static void tell_stripping(const struct putting *s)
 {
     int count = tokenizer_count_stripping(s->t);
     if (count)
-        gguf_note(s->p, "GGUF does not say which added tokens strip blanks or want to stand alone (%d here do): around them ids "
-                  "may differ", count);
+        gguf_note(s->p,
+                  "GGUF does not say which added tokens strip blanks or want to stand alone (%d here do): around them "
+                  "ids "
+                  "may differ",
+                  count);
 }
 
 /* ---- all of it ---- */
@@ -257,8 +263,9 @@ static void put_none(struct putting *s, struct gguf_bytes *b)
     put_special_ids(s, b);
 }
 
-/* Opens the tokenizer of the directory. A tiktoken.model or tekken.json is also converted to JSON, in s->json and s->config.
- * Reserved tokens beyond the vocabulary are left out: Kimi's Python code has two more of them than the model has rows. */
+/* Opens the tokenizer of the directory. A tiktoken.model or tekken.json is also converted to JSON, in s->json and
+ * s->config. Reserved tokens beyond the vocabulary are left out: Kimi's Python code has two more of them than the model
+ * has rows. */
 static int open_tokenizer(struct putting *s, struct vb_tokenizer **t, vb_error *err)
 {
     const vb_allocator *a = &s->p->allocator;

@@ -15,14 +15,15 @@
 #define TEXT_CHUNK 65536 /* names are stored in chunks of this size, so that they never move */
 #define MAX_SHARDS 100000
 
-/* Names of the files with the weights, the preferred ones first: Hugging Face, Mistral (which publishes most models under both names), and
- * ModelSlim, whose older versions wrote the last two. */
+/* Names of the files with the weights, the preferred ones first: Hugging Face, Mistral (which publishes most models
+ * under both names), and ModelSlim, whose older versions wrote the last two. */
 static const struct file_names {
     const char *single, *index;
 } file_names[] = {{"model.safetensors", "model.safetensors.index.json"},
                   {"consolidated.safetensors", "consolidated.safetensors.index.json"},
                   {"quant_model_weights.safetensors", "quant_model_weights.safetensors.index.json"},
-                  {"quant_model_weight_w8a8_dynamic.safetensors", "quant_model_weight_w8a8_dynamic.safetensors.index.json"},
+                  {"quant_model_weight_w8a8_dynamic.safetensors",
+                   "quant_model_weight_w8a8_dynamic.safetensors.index.json"},
                   {"quant_model_weight_w8a8.safetensors", "quant_model_weight_w8a8.safetensors.index.json"}};
 
 struct text {
@@ -185,7 +186,8 @@ int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, siz
 static int map_file(struct checkpoint *c, const char *file, struct mapping **out, vb_error *err)
 {
     char *path = vb_path(&c->allocator, c->dir, file);
-    int rc = path ? mapping_open(&c->mappings, path, file, "safetensors", &c->allocator, err) : checkpoint_no_memory(c, err);
+    int rc = path ? mapping_open(&c->mappings, path, file, "safetensors", &c->allocator, err)
+                  : checkpoint_no_memory(c, err);
     vb_free(&c->allocator, path);
     *out = c->mappings;
     return rc;
@@ -208,7 +210,8 @@ static int add_entry(void *context, const struct safetensors_entry *e, vb_error 
         if (!said)
             return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is not listed in %s", s->file, t.name, s->index_name);
         if (strcmp(said, s->file))
-            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is here, %s says it is in %s", s->file, t.name, s->index_name, said);
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is here, %s says it is in %s", s->file, t.name,
+                           s->index_name, said);
     }
     t.file = s->file;
     t.data = s->data + e->begin;
@@ -216,14 +219,15 @@ static int add_entry(void *context, const struct safetensors_entry *e, vb_error 
 }
 
 /* `file` is the file's name for error messages. It must live as long as the checkpoint. */
-static int parse_shard(struct checkpoint *c, const struct mapping *m, const char *file, const char *index_name, const json_t *weight_map,
-                       vb_error *err)
+static int parse_shard(struct checkpoint *c, const struct mapping *m, const char *file, const char *index_name,
+                       const json_t *weight_map, vb_error *err)
 {
     struct shard s = {c, file, m->data, index_name, weight_map};
     return safetensors_parse(m->data, m->size, m->size, file, add_entry, &s, &c->allocator, err);
 }
 
-static int open_shard(struct checkpoint *c, const char *file, const char *index_name, const json_t *weight_map, vb_error *err)
+static int open_shard(struct checkpoint *c, const char *file, const char *index_name, const json_t *weight_map,
+                      vb_error *err)
 {
     struct mapping *m = NULL;
     const char *name = checkpoint_keep_text(c, file);
@@ -245,15 +249,16 @@ static int plain_file_name(const char *s)
 }
 
 /* Writes the names of the shards to the keys of *files, in the order in which they first occur in the index. */
-static int list_shards(const json_t *root, const char *index_name, json_t *files, const json_t **weight_map, vb_error *err)
+static int list_shards(const json_t *root, const char *index_name, json_t *files, const json_t **weight_map,
+                       vb_error *err)
 {
     const char *name;
     json_t *file;
     char shown[JSON_SHOWN];
     *weight_map = json_object_get(root, "weight_map");
     if (!json_is_object(*weight_map) || !json_object_size(*weight_map))
-        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: weight_map is %s, wanted an object of tensor and file names", index_name,
-                       json_show(*weight_map, shown));
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: weight_map is %s, wanted an object of tensor and file names",
+                       index_name, json_show(*weight_map, shown));
     json_object_foreach((json_t *)*weight_map, name, file)
     {
         if (!json_is_string(file) || !plain_file_name(json_string_value(file)))
@@ -263,7 +268,8 @@ static int list_shards(const json_t *root, const char *index_name, json_t *files
             return vb_fail(err, VB_NO_MEMORY, "%s: no memory for its shards", index_name);
     }
     if (json_object_size(files) > MAX_SHARDS)
-        return vb_fail(err, VB_UNSUPPORTED, "%s: %zu shards, the most is %d", index_name, json_object_size(files), MAX_SHARDS);
+        return vb_fail(err, VB_UNSUPPORTED, "%s: %zu shards, the most is %d", index_name, json_object_size(files),
+                       MAX_SHARDS);
     return VB_OK;
 }
 
@@ -354,7 +360,8 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
         rc = open_named(c, &file_names[i], &found, err);
     if (!rc && !found)
         rc = !vb_file_exists(dir) ? vb_fail(err, VB_IO, "%s: %s", dir, strerror(ENOENT))
-                                  : vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, file_names[0].single, file_names[0].index);
+                                  : vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, file_names[0].single,
+                                            file_names[0].index);
     if (!rc)
         rc = checkpoint_rename(c, err);
     return checkpoint_finish(out, c, rc, err);

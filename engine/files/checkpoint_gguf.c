@@ -1,24 +1,26 @@
 /* engine/files/checkpoint_gguf.c -- the tensors of a GGUF file under their names in the Hugging Face layout.
  *
- * Most tensors are the same matrices under other names, and are read from the mapped file. This includes the matrices whose
- * rows RoPE rotates: for these architectures, llama.cpp's converter does not permute these rows, and RoPE rotates adjacent
- * pairs. It does not permute the rows of the indexer either, nor multiply them by the Hadamard matrix. Some tensors differ:
+ * Most tensors are the same matrices under other names, and are read from the mapped file. This includes the matrices
+ * whose rows RoPE rotates: for these architectures, llama.cpp's converter does not permute these rows, and RoPE rotates
+ * adjacent pairs. It does not permute the rows of the indexer either, nor multiply them by the Hadamard matrix. Some
+ * tensors differ:
  *
  *   ffn_gate_exps [E, i, d], ffn_up_exps and ffn_down_exps contain the matrices of E experts, one after the other. Each
  *   matrix becomes a tensor of its own. A file may have ffn_gate_up_exps [E, 2i, d] instead of the first two. For each
- *   expert, it contains the rows of gate, then the rows of up. llama.cpp's converter writes this tensor for Mistral 4, and for other
- *   models if an option asks for it.
+ *   expert, it contains the rows of gate, then the rows of up. llama.cpp's converter writes this tensor for Mistral 4,
+ *   and for other models if an option asks for it.
  *
  *   attn_k_b [H, c, n] and attn_v_b [H, v, c] replace kv_b_proj [H(n+v), c]; attn_k_b is W_uk of each attention head,
  *   transposed. When the checkpoint is opened, the two are copied into one kv_b_proj. Then attention adds over n in the
  *   same order as with any other file (ops/attention.h). Older files have attn_kv_b, which is kv_b_proj.
  *
- * A matrix of type NVFP4 may have a factor, NAME.scale, and a scale of its activations, NAME.input_scale. They get the names that
- * ModelOpt uses. For the matrices of experts, both are lists with one number for each expert.
+ * A matrix of type NVFP4 may have a factor, NAME.scale, and a scale of its activations, NAME.input_scale. They get the
+ * names that ModelOpt uses. For the matrices of experts, both are lists with one number for each expert.
  *
- * If attn_k_b or attn_v_b is quantized, they are not joined. They get names that no Hugging Face checkpoint has. attn_v_b
- * becomes v_b_proj [H v, c]. The blocks of a quantized attn_k_b run along n, so it cannot be transposed: it becomes
- * k_b_proj_transposed [H c, n]. An attn_k_b that is not quantized is transposed in a copy, which is k_b_proj [H n, c]. */
+ * If attn_k_b or attn_v_b is quantized, they are not joined. They get names that no Hugging Face checkpoint has.
+ * attn_v_b becomes v_b_proj [H v, c]. The blocks of a quantized attn_k_b run along n, so it cannot be transposed: it
+ * becomes k_b_proj_transposed [H c, n]. An attn_k_b that is not quantized is transposed in a copy, which is k_b_proj [H
+ * n, c]. */
 #include "engine/files/checkpoint_internal.h"
 #include "engine/base/numbers.h"
 #include "engine/files/gguf.h"
@@ -91,8 +93,8 @@ static int begin(struct reader *r, struct tensor *t, const struct gguf_tensor *f
     char types[300];
     *t = (struct tensor){.dtype = from->type->dtype, .ndim = from->ndim, .data = from->data, .bytes = from->bytes};
     if (from->type->dtype == DTYPE_OTHER)
-        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; supported are %s", from->file, (int)from->name.size, from->name.s,
-                       from->type->name, gguf_supported_types(types, sizeof types));
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; supported are %s", from->file, (int)from->name.size,
+                       from->name.s, from->type->name, gguf_supported_types(types, sizeof types));
     memcpy(t->shape, from->shape, sizeof t->shape);
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", from->type->name);
     if (r->c->count && !strcmp(r->c->tensors[r->c->count - 1].file, from->file)) /* often the same file as before */
@@ -127,8 +129,9 @@ static int add_experts(struct reader *r, const struct gguf_tensor *from, const c
     if (rc)
         return rc;
     if (from->ndim != 3 || from->shape[0] > MOST_EXPERTS || from->shape[1] % parts)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not %s for each of up to %d experts", t.file, (int)from->name.size,
-                       from->name.s, parts == 1 ? "one matrix" : "two matrices of one size", MOST_EXPERTS);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not %s for each of up to %d experts", t.file,
+                       (int)from->name.size, from->name.s, parts == 1 ? "one matrix" : "two matrices of one size",
+                       MOST_EXPERTS);
     int64_t matrices = from->shape[0] * parts;
     t.ndim = 2;
     t.shape[0] = from->shape[1] / parts;
@@ -143,18 +146,20 @@ static int add_experts(struct reader *r, const struct gguf_tensor *from, const c
     return rc;
 }
 
-/* Adds a tensor for the number of each expert in the list `from`. `name` is the name of an expert's matrix, and `end` replaces "weight" in it.
- * `matrices` is the tensor of the matrices, or NULL if there is none. */
-static int add_expert_scales(struct reader *r, const struct gguf_tensor *from, const struct gguf_tensor *matrices, const char *prefix,
-                             const char *name, const char *end)
+/* Adds a tensor for the number of each expert in the list `from`. `name` is the name of an expert's matrix, and `end`
+ * replaces "weight" in it. `matrices` is the tensor of the matrices, or NULL if there is none. */
+static int add_expert_scales(struct reader *r, const struct gguf_tensor *from, const struct gguf_tensor *matrices,
+                             const char *prefix, const char *name, const char *end)
 {
     char whole[TENSOR_MAX_NAME + 1];
     struct tensor t;
     int rc = begin(r, &t, from), length = (int)(strlen(name) - strlen("weight"));
     if (rc)
         return rc;
-    if (from->ndim != 1 || t.dtype != DTYPE_F32 || !matrices || matrices->ndim != 3 || from->shape[0] != matrices->shape[0])
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one F32 number for each expert", t.file, (int)from->name.size, from->name.s);
+    if (from->ndim != 1 || t.dtype != DTYPE_F32 || !matrices || matrices->ndim != 3 ||
+        from->shape[0] != matrices->shape[0])
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one F32 number for each expert", t.file,
+                       (int)from->name.size, from->name.s);
     t.ndim = 2;
     t.shape[0] = t.shape[1] = 1;
     t.bytes = sizeof(float);
@@ -183,12 +188,12 @@ static int read_part(const struct reader *r, const struct gguf_tensor *t, struct
     *p = (struct part){t->data, t->ndim == 3 ? rows : rows / H, cols, t->type->bytes, t->type->dtype};
     if (good)
         return VB_OK;
-    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one matrix for each of %lld heads", t->file, (int)t->name.size,
-                   t->name.s, (long long)r->heads);
+    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one matrix for each of %lld heads", t->file,
+                   (int)t->name.size, t->name.s, (long long)r->heads);
 }
 
-/* Returns the matrix of attention head h. If its numbers have `size` bytes, this is the stored matrix. Otherwise the numbers are
- * converted to f32 in `wide`. */
+/* Returns the matrix of attention head h. If its numbers have `size` bytes, this is the stored matrix. Otherwise the
+ * numbers are converted to f32 in `wide`. */
 static const unsigned char *head_of(const struct part *p, size_t h, size_t size, float *wide)
 {
     size_t numbers = p->rows * p->cols;
@@ -249,8 +254,8 @@ static void set_shape(struct reader *r, struct tensor *t, size_t rows, size_t co
     t->shape[2] = 0;
 }
 
-/* Allocates the memory for a copy of *t, with `size` bytes for each number, and sets t->data and t->bytes. Returns NULL if
- * there is no memory. */
+/* Allocates the memory for a copy of *t, with `size` bytes for each number, and sets t->data and t->bytes. Returns NULL
+ * if there is no memory. */
 static void *begin_copy(struct reader *r, struct tensor *t, size_t size)
 {
     size_t numbers;
@@ -262,9 +267,10 @@ static void *begin_copy(struct reader *r, struct tensor *t, size_t size)
     return copy;
 }
 
-/* Adds the copy of both parts as kv_b_proj. If the parts have different types, the copy is F32, which represents both types
- * exactly. */
-static int add_joined(struct reader *r, struct tensor *t, const struct part *k, const struct part *v, const char *prefix)
+/* Adds the copy of both parts as kv_b_proj. If the parts have different types, the copy is F32, which represents both
+ * types exactly. */
+static int add_joined(struct reader *r, struct tensor *t, const struct part *k, const struct part *v,
+                      const char *prefix)
 {
     float *wide = NULL;
     set_shape(r, t, k->cols + v->rows, k->rows);
@@ -300,8 +306,8 @@ static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struc
     if (rc || (rc = begin(r, &values, v_b)) || (rc = read_part(r, k_b, &k)) || (rc = read_part(r, v_b, &v)))
         return rc;
     if (k.rows != v.cols)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s has a latent of %zu numbers, attn_v_b one of %zu", keys.file,
-                       (int)k_b->name.size, k_b->name.s, k.rows, v.cols);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s has a latent of %zu numbers, attn_v_b one of %zu",
+                       keys.file, (int)k_b->name.size, k_b->name.s, k.rows, v.cols);
     if (!dtype_is_quantized(k.dtype) && !dtype_is_quantized(v.dtype))
         return add_joined(r, &keys, &k, &v, prefix);
     set_shape(r, &keys, k.rows, k.cols);
@@ -311,8 +317,8 @@ static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struc
     return rc ? rc : add_named(r, &values, prefix, "self_attn.v_b_proj.weight");
 }
 
-/* `rest` is the part of a tensor's name after blk.L. If the tensor is attn_k_b or attn_v_b and the layer has both, but no
- * attn_kv_b, returns 1 and sets *k_b and *v_b. Otherwise returns 0. */
+/* `rest` is the part of a tensor's name after blk.L. If the tensor is attn_k_b or attn_v_b and the layer has both, but
+ * no attn_kv_b, returns 1 and sets *k_b and *v_b. Otherwise returns 0. */
 static int is_of_pair(const struct reader *r, const char *block, const char *rest, const struct gguf_tensor **k_b,
                       const struct gguf_tensor **v_b)
 {
@@ -339,11 +345,14 @@ static const char *usual_name(const char *matrix, int layer)
             return layer ? inside[i].hf : outside[i].hf;
     if (!layer || strcmp(matrix, "attn_k_b.weight"))
         return layer && !strcmp(matrix, "attn_v_b.weight") ? "self_attn.v_b_proj.weight" : NULL;
-    return "self_attn.k_b_proj_transposed.weight"; /* only a quantized attn_k_b has this name; see the top of the file */
+    return "self_attn.k_b_proj_transposed.weight"; /* only a quantized attn_k_b has this name; see the top of the
+                                                      file */
 }
 
-/* If `rest` names the scale of a matrix or of its activations, adds it, sets *rc to the result, and returns 1. Else returns 0. */
-static int add_scale(struct reader *r, const struct gguf_tensor *t, const char *rest, const char *prefix, int layer, int *rc)
+/* If `rest` names the scale of a matrix or of its activations, adds it, sets *rc to the result, and returns 1. Else
+ * returns 0. */
+static int add_scale(struct reader *r, const struct gguf_tensor *t, const char *rest, const char *prefix, int layer,
+                     int *rc)
 {
     static const struct {
         const char *gguf, *hf;
@@ -370,7 +379,8 @@ static int add_scale(struct reader *r, const struct gguf_tensor *t, const char *
     return i < COUNT(experts);
 }
 
-static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const char *block, const char *rest, const char *prefix)
+static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const char *block, const char *rest,
+                        const char *prefix)
 {
     const struct gguf_tensor *k_b, *v_b;
     for (size_t i = 0; i < COUNT(inside); i++)
@@ -387,7 +397,8 @@ static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const cha
     return add_as(r, t, block, rest);
 }
 
-/* A tensor with an unknown name keeps it. Opening the model then fails, because no part of the model uses this tensor. */
+/* A tensor with an unknown name keeps it. Opening the model then fails, because no part of the model uses this
+ * tensor. */
 static int add_tensor(struct reader *r, const struct gguf_tensor *t)
 {
     char name[TENSOR_MAX_NAME + 1], block[32], prefix[32];
@@ -403,7 +414,8 @@ static int add_tensor(struct reader *r, const struct gguf_tensor *t)
         return add_as(r, t, "", name);
     snprintf(block, sizeof block, "blk.%d.", layer);
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
-    if (strncmp(name, block, (size_t)at) || strlen(block) != (size_t)at) /* names such as blk.+1. or blk.01. are unknown */
+    if (strncmp(name, block, (size_t)at) || strlen(block) != (size_t)at) /* names such as blk.+1. or blk.01. are
+                                                                            unknown */
         return add_as(r, t, "", name);
     return add_of_layer(r, t, block, name + at, prefix);
 }

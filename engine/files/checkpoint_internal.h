@@ -1,4 +1,5 @@
-/* engine/files/checkpoint_internal.h -- functions with which the readers of safetensors and GGUF files build a checkpoint. */
+/* engine/files/checkpoint_internal.h -- functions with which the readers of safetensors and GGUF files build a
+ * checkpoint. */
 #ifndef VB_CHECKPOINT_INTERNAL_H
 #define VB_CHECKPOINT_INTERNAL_H
 
@@ -32,8 +33,8 @@ int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err);
 /* Sorts the tensors and builds the hash table, after the last checkpoint_add. Returns VB_BAD_CHECKPOINT if two
  * tensors have the same name. */
 int checkpoint_build_index(struct checkpoint *c, vb_error *err);
-/* Gives tensors of other layouts the names and shapes of a DeepSeek checkpoint (checkpoint_names.c), and builds the index again
- * if it changed a name:
+/* Gives tensors of other layouts the names and shapes of a DeepSeek checkpoint (checkpoint_names.c), and builds the
+ * index again if it changed a name:
  *   - The prefix of a language model inside a larger model is replaced by "model.".
  *   - The names of Mistral's own files (layers.0.attention.wq_a.weight) are replaced.
  *   - The tensors mlp.experts.gate_up_proj and down_proj of all experts become one matrix for each expert.

@@ -1,4 +1,5 @@
-/* engine/files/checkpoint_memory.c -- locks bytes of the mapped files into memory, reads them in advance, or releases them. */
+/* engine/files/checkpoint_memory.c -- locks bytes of the mapped files into memory, reads them in advance, or releases
+ * them. */
 #include "engine/files/checkpoint_internal.h"
 
 #include <errno.h>
@@ -32,7 +33,8 @@ void checkpoint_read_ahead(const struct checkpoint *c, int on)
         madvise(m->data, m->size, on ? MADV_NORMAL : MADV_RANDOM);
 }
 
-#define REQUEST ((uintptr_t)128 << 10) /* the kernel shortens larger requests to its read-ahead window, by default 128 KB */
+#define REQUEST ((uintptr_t)128 << 10) /* the kernel shortens larger requests to its read-ahead window, by default 128
+                                          KB */
 
 void checkpoint_prefetch(const struct checkpoint *c, const void *data, size_t bytes)
 {
@@ -86,10 +88,14 @@ static size_t list_ranges(const struct checkpoint *c, struct range *r)
 static int cannot_lock(const struct checkpoint *c, size_t total, int why, vb_error *err)
 {
     struct rlimit limit;
-    if ((why == ENOMEM || why == EPERM || why == EAGAIN) && !getrlimit(RLIMIT_MEMLOCK, &limit) && limit.rlim_cur < total)
-        return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: the limit (RLIMIT_MEMLOCK, ulimit -l) "
-                       "is %llu bytes", c->dir, total, (unsigned long long)limit.rlim_cur);
-    return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: %s", c->dir, total, strerror(why));
+    if ((why == ENOMEM || why == EPERM || why == EAGAIN) && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
+        limit.rlim_cur < total)
+        return vb_fail(err, VB_NO_MEMORY,
+                       "%s: its %zu bytes cannot be locked into memory: the limit (RLIMIT_MEMLOCK, ulimit -l) "
+                       "is %llu bytes",
+                       c->dir, total, (unsigned long long)limit.rlim_cur);
+    return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: %s", c->dir, total,
+                   strerror(why));
 }
 
 int checkpoint_lock(const struct checkpoint *c, const void *copies, size_t more, vb_error *err)

@@ -13,8 +13,9 @@ static const struct {
     {"language_model.lm_head.", "lm_head."},
 };
 
-/* Names in a layer of Mistral's own files, as vLLM (mistral_large_3.py) and llama.cpp (conversion/mistral.py) read them. The rows of all
- * matrices, also of those whose outputs RoPE rotates, have the same order as in Hugging Face's files, so nothing is permuted. */
+/* Names in a layer of Mistral's own files, as vLLM (mistral_large_3.py) and llama.cpp (conversion/mistral.py) read
+ * them. The rows of all matrices, also of those whose outputs RoPE rotates, have the same order as in Hugging Face's
+ * files, so nothing is permuted. */
 static const struct {
     const char *there, *here;
 } mistral_parts[] = {
@@ -67,7 +68,8 @@ static int add(const struct renaming *r, const struct tensor *t, const char *nam
 }
 
 /* Adds rows [first, first + rows) of expert e as a matrix of its own. */
-static int add_part(const struct renaming *r, const struct tensor *t, const char *name, int64_t e, int64_t first, int64_t rows)
+static int add_part(const struct renaming *r, const struct tensor *t, const char *name, int64_t e, int64_t first,
+                    int64_t rows)
 {
     size_t matrix = t->bytes / (size_t)t->shape[0], row = matrix / (size_t)t->shape[1];
     struct tensor part = *t;
@@ -80,17 +82,17 @@ static int add_part(const struct renaming *r, const struct tensor *t, const char
     return add(r, &part, name);
 }
 
-/* Splits the matrices of all experts, which transformers stores as one tensor [E, rows, cols]. The first half of the rows of
- * gate_up_proj is gate_proj, the second half is up_proj. A scale [E, 1, 1] is a scale of both. `stem` is the name before
- * "gate_up_proj" or "down_proj". */
+/* Splits the matrices of all experts, which transformers stores as one tensor [E, rows, cols]. The first half of the
+ * rows of gate_up_proj is gate_proj, the second half is up_proj. A scale [E, 1, 1] is a scale of both. `stem` is the
+ * name before "gate_up_proj" or "down_proj". */
 static int add_experts(const struct renaming *r, const struct tensor *t, const char *stem, int both, const char *suffix)
 {
     char name[TENSOR_MAX_NAME + 64];
     int64_t rows = t->shape[1], half = rows == 1 ? 1 : rows / 2;
     int rc = VB_OK;
     if (t->ndim != 3 || t->shape[0] < 1 || rows < 1 || t->shape[2] < 1 || (both && rows > 1 && rows % 2))
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s has %d dimensions, wanted [experts, rows, columns]%s", t->file, t->name, t->ndim,
-                       both ? " with an even number of rows" : "");
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s has %d dimensions, wanted [experts, rows, columns]%s",
+                       t->file, t->name, t->ndim, both ? " with an even number of rows" : "");
     for (int64_t e = 0; !rc && e < t->shape[0]; e++) {
         snprintf(name, sizeof name, "%s%lld.%s%s", stem, (long long)e, both ? "gate_proj" : "down_proj", suffix);
         rc = add_part(r, t, name, e, 0, both ? half : rows);
@@ -101,20 +103,22 @@ static int add_experts(const struct renaming *r, const struct tensor *t, const c
     return rc;
 }
 
-/* Codes of 4 bits: integers, which compressed-tensors packs into 32-bit words, or numbers of E2M1, two in a byte. The names of the
- * latter end in weight_packed (compressed-tensors) or in weight (ModelOpt, Quark). */
+/* Codes of 4 bits: integers, which compressed-tensors packs into 32-bit words, or numbers of E2M1, two in a byte. The
+ * names of the latter end in weight_packed (compressed-tensors) or in weight (ModelOpt, Quark). */
 static int is_packed(const struct tensor *t)
 {
     int integers = !strcmp(t->dtype_name, "I32"), bytes = !strcmp(t->dtype_name, "U8");
     return t->ndim == 2 && t->shape[1] <= INT64_MAX / 8 &&
-           (((integers || bytes) && vb_ends_with(t->name, ".weight_packed")) || (bytes && vb_ends_with(t->name, ".weight")));
+           (((integers || bytes) && vb_ends_with(t->name, ".weight_packed")) ||
+            (bytes && vb_ends_with(t->name, ".weight")));
 }
 
 static int add_packed(const struct renaming *r, const struct tensor *t, const char *name)
 {
     struct tensor codes = *t;
     char short_name[TENSOR_MAX_NAME + 16];
-    int integers = !strcmp(t->dtype_name, "I32"), length = (int)strlen(name) - (vb_ends_with(name, "_packed") ? (int)strlen("_packed") : 0);
+    int integers = !strcmp(t->dtype_name, "I32"),
+        length = (int)strlen(name) - (vb_ends_with(name, "_packed") ? (int)strlen("_packed") : 0);
     snprintf(short_name, sizeof short_name, "%.*s", length, name);
     codes.dtype = integers ? DTYPE_I4 : DTYPE_F4;
     strcpy(codes.dtype_name, integers ? "I4" : "F4");
@@ -153,7 +157,8 @@ static void replace(char *name, size_t room, const char *there, const char *here
     snprintf(at, room - (size_t)(at - name), "%s%s", here, end);
 }
 
-/* Writes the Hugging Face name of the tensor `old` of Mistral's own files to `name`. If there is none, `name` is not changed. */
+/* Writes the Hugging Face name of the tensor `old` of Mistral's own files to `name`. If there is none, `name` is not
+ * changed. */
 static void rename_mistral(char *name, size_t room, const char *old)
 {
     static const char layers[] = "layers.";
@@ -165,7 +170,8 @@ static void rename_mistral(char *name, size_t room, const char *old)
             i++;
         if (i == count)
             return;
-        snprintf(name, room, "model.%.*s%s%s", (int)part, old, mistral_parts[i].here, old + part + strlen(mistral_parts[i].there));
+        snprintf(name, room, "model.%.*s%s%s", (int)part, old, mistral_parts[i].here,
+                 old + part + strlen(mistral_parts[i].there));
         for (i = 0; i < sizeof mistral_words / sizeof *mistral_words; i++)
             replace(name, room, mistral_words[i].there, mistral_words[i].here);
         return;
@@ -180,7 +186,8 @@ static int needs_renaming(const struct tensor *t)
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (starts_with(t->name, prefixes[i].there))
             return 1;
-    return t->ndim == 0 || is_packed(t) || strstr(t->name, ".mlp.experts.gate_up_proj") || strstr(t->name, ".mlp.experts.down_proj");
+    return t->ndim == 0 || is_packed(t) || strstr(t->name, ".mlp.experts.gate_up_proj") ||
+           strstr(t->name, ".mlp.experts.down_proj");
 }
 
 static int is_mistral(const struct checkpoint *c)
@@ -210,7 +217,8 @@ int checkpoint_rename(struct checkpoint *c, vb_error *err)
         for (p = 0; p < sizeof prefixes / sizeof *prefixes && !starts_with(old[i].name, prefixes[p].there); p++)
             ;
         int found = p < sizeof prefixes / sizeof *prefixes;
-        snprintf(name, sizeof name, "%s%s", found ? prefixes[p].here : "", old[i].name + (found ? strlen(prefixes[p].there) : 0));
+        snprintf(name, sizeof name, "%s%s", found ? prefixes[p].here : "",
+                 old[i].name + (found ? strlen(prefixes[p].there) : 0));
         if (mistral)
             rename_mistral(name, sizeof name, old[i].name);
         rc = add_named(&r, &old[i], name);

@@ -1,5 +1,5 @@
-/* engine/files/gguf.c -- reads the header of a GGUF file. The header is not trusted: every number is checked against the
- * size of the file before it is used, and every name is checked before it is written to a message. */
+/* engine/files/gguf.c -- reads the header of a GGUF file. The header is not trusted: every number is checked against
+ * the size of the file before it is used, and every name is checked before it is written to a message. */
 #include "engine/files/gguf.h"
 #include "engine/base/numbers.h"
 #include "engine/base/mapping.h"
@@ -10,21 +10,44 @@
 
 #define MAX_FILES 99999 /* largest number that fits the five digits in a file name */
 
-/* The sizes are those of ggml's block structures. To support another type, write its kernels and replace DTYPE_OTHER here. */
+/* The sizes are those of ggml's block structures. To support another type, write its kernels and replace DTYPE_OTHER
+ * here. */
 static const struct gguf_tensor_type tensor_types[] = {
-    {"F32", 0, 1, 4, DTYPE_F32},        {"F16", 1, 1, 2, DTYPE_F16},         {"BF16", 30, 1, 2, DTYPE_BF16},
-    {"Q4_0", 2, 32, 18, DTYPE_Q4_0},   {"Q4_1", 3, 32, 20, DTYPE_Q4_1},    {"Q5_0", 6, 32, 22, DTYPE_Q5_0},
-    {"Q5_1", 7, 32, 24, DTYPE_Q5_1},   {"Q8_0", 8, 32, 34, DTYPE_Q8_0},    {"Q8_1", 9, 32, 36, DTYPE_OTHER},
-    {"Q2_K", 10, 256, 84, DTYPE_Q2_K}, {"Q3_K", 11, 256, 110, DTYPE_Q3_K}, {"Q4_K", 12, 256, 144, DTYPE_Q4_K},
-    {"Q5_K", 13, 256, 176, DTYPE_Q5_K}, {"Q6_K", 14, 256, 210, DTYPE_Q6_K}, {"Q8_K", 15, 256, 292, DTYPE_OTHER},
-    {"IQ2_XXS", 16, 256, 66, DTYPE_IQ2_XXS}, {"IQ2_XS", 17, 256, 74, DTYPE_IQ2_XS}, {"IQ3_XXS", 18, 256, 98, DTYPE_IQ3_XXS},
-    {"IQ1_S", 19, 256, 50, DTYPE_IQ1_S}, {"IQ4_NL", 20, 32, 18, DTYPE_IQ4_NL}, {"IQ3_S", 21, 256, 110, DTYPE_IQ3_S},
-    {"IQ2_S", 22, 256, 82, DTYPE_IQ2_S}, {"IQ4_XS", 23, 256, 136, DTYPE_IQ4_XS}, {"IQ1_M", 29, 256, 56, DTYPE_IQ1_M},
-    {"TQ1_0", 34, 256, 54, DTYPE_TQ1_0}, {"TQ2_0", 35, 256, 66, DTYPE_TQ2_0}, {"MXFP4", 39, 32, 17, DTYPE_MXFP4},
+    {"F32", 0, 1, 4, DTYPE_F32},
+    {"F16", 1, 1, 2, DTYPE_F16},
+    {"BF16", 30, 1, 2, DTYPE_BF16},
+    {"Q4_0", 2, 32, 18, DTYPE_Q4_0},
+    {"Q4_1", 3, 32, 20, DTYPE_Q4_1},
+    {"Q5_0", 6, 32, 22, DTYPE_Q5_0},
+    {"Q5_1", 7, 32, 24, DTYPE_Q5_1},
+    {"Q8_0", 8, 32, 34, DTYPE_Q8_0},
+    {"Q8_1", 9, 32, 36, DTYPE_OTHER},
+    {"Q2_K", 10, 256, 84, DTYPE_Q2_K},
+    {"Q3_K", 11, 256, 110, DTYPE_Q3_K},
+    {"Q4_K", 12, 256, 144, DTYPE_Q4_K},
+    {"Q5_K", 13, 256, 176, DTYPE_Q5_K},
+    {"Q6_K", 14, 256, 210, DTYPE_Q6_K},
+    {"Q8_K", 15, 256, 292, DTYPE_OTHER},
+    {"IQ2_XXS", 16, 256, 66, DTYPE_IQ2_XXS},
+    {"IQ2_XS", 17, 256, 74, DTYPE_IQ2_XS},
+    {"IQ3_XXS", 18, 256, 98, DTYPE_IQ3_XXS},
+    {"IQ1_S", 19, 256, 50, DTYPE_IQ1_S},
+    {"IQ4_NL", 20, 32, 18, DTYPE_IQ4_NL},
+    {"IQ3_S", 21, 256, 110, DTYPE_IQ3_S},
+    {"IQ2_S", 22, 256, 82, DTYPE_IQ2_S},
+    {"IQ4_XS", 23, 256, 136, DTYPE_IQ4_XS},
+    {"IQ1_M", 29, 256, 56, DTYPE_IQ1_M},
+    {"TQ1_0", 34, 256, 54, DTYPE_TQ1_0},
+    {"TQ2_0", 35, 256, 66, DTYPE_TQ2_0},
+    {"MXFP4", 39, 32, 17, DTYPE_MXFP4},
     {"NVFP4", 40, 64, 36, DTYPE_GGUF_NVFP4},
-    {"Q1_0", 41, 128, 18, DTYPE_OTHER}, {"Q2_0", 42, 64, 18, DTYPE_OTHER},
-    {"I8", 24, 1, 1, DTYPE_OTHER},      {"I16", 25, 1, 2, DTYPE_OTHER},      {"I32", 26, 1, 4, DTYPE_OTHER},
-    {"I64", 27, 1, 8, DTYPE_OTHER},     {"F64", 28, 1, 8, DTYPE_OTHER},
+    {"Q1_0", 41, 128, 18, DTYPE_OTHER},
+    {"Q2_0", 42, 64, 18, DTYPE_OTHER},
+    {"I8", 24, 1, 1, DTYPE_OTHER},
+    {"I16", 25, 1, 2, DTYPE_OTHER},
+    {"I32", 26, 1, 4, DTYPE_OTHER},
+    {"I64", 27, 1, 8, DTYPE_OTHER},
+    {"F64", 28, 1, 8, DTYPE_OTHER},
 };
 
 const char *gguf_supported_types(char *text, size_t size)
@@ -39,7 +62,8 @@ const char *gguf_supported_types(char *text, size_t size)
 
 static const size_t value_bytes[GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-struct list { /* a list of values or tensors. It grows while they are read, because the count in the header may be wrong */
+struct list { /* a list of values or tensors. It grows while they are read, because the count in the header may be
+                 wrong */
     void *items;
     size_t count, room;
 };
@@ -66,7 +90,8 @@ struct cursor {
 
 static int cut_short(const struct cursor *c, const char *what)
 {
-    return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: its %zu bytes end within %s: it was cut short", c->file, c->size, what);
+    return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: its %zu bytes end within %s: it was cut short", c->file, c->size,
+                   what);
 }
 
 static uint64_t little(const unsigned char *data, size_t size)
@@ -93,8 +118,8 @@ static int take_text(struct cursor *c, const char *what, struct gguf_text *out)
     if (rc)
         return rc;
     if (n > c->size - c->at)
-        return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %s has a text of %llu bytes, of the file %zu are left", c->file, what,
-                       (unsigned long long)n, c->size - c->at);
+        return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %s has a text of %llu bytes, of the file %zu are left", c->file,
+                       what, (unsigned long long)n, c->size - c->at);
     *out = (struct gguf_text){(const char *)c->data + c->at, (size_t)n};
     c->at += (size_t)n;
     return VB_OK;
@@ -108,8 +133,8 @@ static int take_name(struct cursor *c, const char *what, struct gguf_text *out)
         printable = out->s[i] >= 0x20 && out->s[i] < 0x7f;
     if (rc || printable)
         return rc;
-    return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: the name of %s is empty, longer than %d bytes or not printable", c->file,
-                   what, TENSOR_MAX_NAME);
+    return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: the name of %s is empty, longer than %d bytes or not printable",
+                   c->file, what, TENSOR_MAX_NAME);
 }
 
 static int append(struct cursor *c, struct list *l, const void *item, size_t size)
@@ -150,12 +175,12 @@ static int take_items(struct cursor *c, struct gguf_value *v, const char *what)
     int rc = VB_OK;
     v->data = c->data + c->at;
     if (v->type == GGUF_STRING) {
-        for (uint64_t i = 0; !rc && i < v->count; i++) /* a wrong count ends this loop at the end of the file, since each
-                                                          item has at least eight bytes */
+        for (uint64_t i = 0; !rc && i < v->count; i++) /* a wrong count ends this loop at the end of the file, since
+                                                          each item has at least eight bytes */
             rc = take_text(c, what, &text);
     } else if (__builtin_mul_overflow((size_t)v->count, value_bytes[v->type], &bytes) || bytes > c->size - c->at) {
-        return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %s has %llu items, which its %zu bytes do not hold", c->file, what,
-                       (unsigned long long)v->count, c->size);
+        return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %s has %llu items, which its %zu bytes do not hold", c->file,
+                       what, (unsigned long long)v->count, c->size);
     } else {
         c->at += bytes;
     }
@@ -196,8 +221,8 @@ static const struct gguf_value *find_value(const struct list *values, const char
     return values->count ? bsearch(&wanted, values->items, values->count, sizeof wanted, by_key) : NULL;
 }
 
-/* Reads `count` keys into *values and sorts them. A key that occurs twice is an error. Sets c->alignment, which is 32 if
- * the file has no key for it. */
+/* Reads `count` keys into *values and sorts them. A key that occurs twice is an error. Sets c->alignment, which is 32
+ * if the file has no key for it. */
 static int take_values(struct cursor *c, struct list *values, uint64_t count)
 {
     struct gguf_value v;
@@ -283,8 +308,8 @@ static int take_type(struct cursor *c, struct gguf_tensor *t)
     return overflow ? complain(c, t, "has more bytes than 64 bits hold") : VB_OK;
 }
 
-/* Reads the info of a tensor. The place of the data section is not known yet. Until then, t->data is the start of the file
- * plus the offset in the data section. */
+/* Reads the info of a tensor. The place of the data section is not known yet. Until then, t->data is the start of the
+ * file plus the offset in the data section. */
 static int take_tensor(struct cursor *c, struct gguf_tensor *t)
 {
     uint64_t offset = 0;
@@ -294,17 +319,21 @@ static int take_tensor(struct cursor *c, struct gguf_tensor *t)
         (rc = take_number(c, 8, "a tensor's info", &offset)))
         return rc;
     if (offset % c->alignment)
-        return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %.*s begins at byte %llu of the data, which is no multiple of %llu",
-                       c->file, (int)t->name.size, t->name.s, (unsigned long long)offset, (unsigned long long)c->alignment);
+        return vb_fail(c->err, VB_BAD_CHECKPOINT,
+                       "%s: %.*s begins at byte %llu of the data, which is no multiple of %llu", c->file,
+                       (int)t->name.size, t->name.s, (unsigned long long)offset, (unsigned long long)c->alignment);
     if (offset > c->size || t->bytes > c->size - offset)
-        return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %.*s takes %zu bytes from byte %llu of the data on, the file has %zu: it was "
-                       "cut short", c->file, (int)t->name.size, t->name.s, t->bytes, (unsigned long long)offset, c->size);
+        return vb_fail(c->err, VB_BAD_CHECKPOINT,
+                       "%s: %.*s takes %zu bytes from byte %llu of the data on, the file has %zu: it was "
+                       "cut "
+                       "short",
+                       c->file, (int)t->name.size, t->name.s, t->bytes, (unsigned long long)offset, c->size);
     t->data = c->data + offset;
     return VB_OK;
 }
 
-/* Sets the address of each tensor, and checks that nothing but padding is between the tensors. If bytes belong to no tensor
- * or to two tensors, the header does not fit the data. */
+/* Sets the address of each tensor, and checks that nothing but padding is between the tensors. If bytes belong to no
+ * tensor or to two tensors, the header does not fit the data. */
 static int place_tensors(const struct cursor *c, struct gguf_tensor *t, size_t count)
 {
     uint64_t begin = c->at + (c->alignment - c->at % c->alignment) % c->alignment;
@@ -313,15 +342,17 @@ static int place_tensors(const struct cursor *c, struct gguf_tensor *t, size_t c
         qsort(t, count, sizeof *t, by_place);
     for (size_t i = 0; i < count; i++) {
         if (t[i].data < end)
-            return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %.*s overlaps %.*s", c->file, (int)t[i].name.size, t[i].name.s,
-                           (int)t[i - 1].name.size, t[i - 1].name.s);
+            return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %.*s overlaps %.*s", c->file, (int)t[i].name.size,
+                           t[i].name.s, (int)t[i - 1].name.size, t[i - 1].name.s);
         if ((size_t)(t[i].data - end) >= c->alignment)
             return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: there is a hole of %zu bytes before %.*s", c->file,
                            (size_t)(t[i].data - end), (int)t[i].name.size, t[i].name.s);
         end = t[i].data + t[i].bytes;
         if (begin > c->size || (size_t)(end - c->data) > c->size - begin)
-            return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %.*s ends at byte %zu of the data, the file holds %zu: it was cut "
-                           "short", c->file, (int)t[i].name.size, t[i].name.s, (size_t)(end - c->data),
+            return vb_fail(c->err, VB_BAD_CHECKPOINT,
+                           "%s: %.*s ends at byte %zu of the data, the file holds %zu: it was cut "
+                           "short",
+                           c->file, (int)t[i].name.size, t[i].name.s, (size_t)(end - c->data),
                            begin > c->size ? 0 : c->size - (size_t)begin);
     }
     for (size_t i = 0; i < count; i++)
@@ -394,7 +425,8 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Reads the header of file `index` of a set; g->files already has its name. Only the keys of the first file are kept. */
+/* Reads the header of file `index` of a set; g->files already has its name. Only the keys of the first file are
+ * kept. */
 static int take_part(struct gguf *g, const void *data, size_t size, size_t index, struct split *set, vb_error *err)
 {
     struct cursor c = {.g = g, .data = data, .size = size, .file = g->files[index], .err = err};
@@ -409,8 +441,8 @@ static int take_part(struct gguf *g, const void *data, size_t size, size_t index
         rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is file %lld of a set of %lld, wanted %s", c.file,
                      (long long)s.number + 1, (long long)s.count, index ? "what its name says" : "the first");
     if (!rc && s.count != set->count)
-        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is of a set of %lld files, %s of one of %lld", c.file, (long long)s.count,
-                     g->files[0], (long long)set->count);
+        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is of a set of %lld files, %s of one of %lld", c.file,
+                     (long long)s.count, g->files[0], (long long)set->count);
     vb_free(&g->allocator, others.items);
     return rc;
 }
@@ -423,11 +455,11 @@ static int finish(struct gguf *g, const struct split *set, vb_error *err)
         qsort(t, g->tensors.count, sizeof *t, by_name);
     for (size_t i = 1; i < g->tensors.count; i++)
         if (!by_name(&t[i - 1], &t[i]))
-            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %.*s is there twice, also in %s", t[i].file, (int)t[i].name.size,
-                           t[i].name.s, t[i - 1].file);
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %.*s is there twice, also in %s", t[i].file,
+                           (int)t[i].name.size, t[i].name.s, t[i - 1].file);
     if (set->tensors >= 0 && (size_t)set->tensors != g->tensors.count)
-        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: the set has %zu tensors, split.tensors.count says %lld", g->files[0],
-                       g->tensors.count, (long long)set->tensors);
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: the set has %zu tensors, split.tensors.count says %lld",
+                       g->files[0], g->tensors.count, (long long)set->tensors);
     return VB_OK;
 }
 
@@ -472,8 +504,8 @@ static int open_part(struct gguf *g, const char *path, size_t index, struct spli
     return rc ? rc : take_part(g, g->mappings->data, g->mappings->size, index, set, err);
 }
 
-/* Opens the other files of a set. They are in the directory of NAME-00001-of-0000N.gguf, and their names differ only in the
- * first number. */
+/* Opens the other files of a set. They are in the directory of NAME-00001-of-0000N.gguf, and their names differ only in
+ * the first number. */
 static int open_others(struct gguf *g, struct split *set, vb_error *err)
 {
     size_t n = strlen(g->path), count = (size_t)set->count;
@@ -488,8 +520,8 @@ static int open_others(struct gguf *g, struct split *set, vb_error *err)
     snprintf(ending, sizeof ending, "-00001-of-%05zu.gguf", count);
     size_t m = strlen(ending);
     if (!rc && (n < m || strcmp(g->path + n - m, ending)))
-        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is the first of %zu files, and its name does not end in %s", g->files[0],
-                     count, ending);
+        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is the first of %zu files, and its name does not end in %s",
+                     g->files[0], count, ending);
     for (size_t i = 1; !rc && i < count; i++) {
         snprintf(ending, sizeof ending, "-%05zu-of-%05zu.gguf", i + 1, count);
         memcpy(path + n - m, ending, m);
@@ -543,7 +575,10 @@ size_t gguf_keys(const struct gguf *g) { return g->values.count; }
 const struct gguf_value *gguf_key(const struct gguf *g, size_t i) { return (struct gguf_value *)g->values.items + i; }
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key) { return find_value(&g->values, key); }
 size_t gguf_tensors(const struct gguf *g) { return g->tensors.count; }
-const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i) { return (struct gguf_tensor *)g->tensors.items + i; }
+const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i)
+{
+    return (struct gguf_tensor *)g->tensors.items + i;
+}
 
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name)
 {

@@ -58,7 +58,8 @@ struct gguf_tensor_type {
     enum dtype dtype; /* DTYPE_OTHER: Verbatim has no kernels for this type */
 };
 
-/* A key of Verbatim's own, for index_share_for_mtp_iteration of config.json, because GGUF has none. BOOL; missing: false. */
+/* A key of Verbatim's own, for index_share_for_mtp_iteration of config.json, because GGUF has none. BOOL; missing:
+ * false. */
 #define GGUF_INDEX_SHARE "verbatim.index_share_for_mtp_iteration"
 
 /* Returns the tensor types that Verbatim has kernels for, as "F32, F16, ...". */
@@ -71,15 +72,16 @@ struct gguf;
 int gguf_is_path(const char *path);
 
 /* Opens a GGUF file; if it is the first file of a set, opens the whole set. Only headers are read. The function checks
- * counts, lengths, types, extents and offsets. It finds tensors that occur twice, overlap, leave a hole, or end beyond the
- * file. It also finds files of a set that are missing or belong to another set.
+ * counts, lengths, types, extents and offsets. It finds tensors that occur twice, overlap, leave a hole, or end beyond
+ * the file. It also finds files of a set that are missing or belong to another set.
  *
  * Returns VB_UNSUPPORTED if the file is big-endian, has another version than 3, or has an array of arrays or an unknown
  * type of tensor. Returns VB_BAD_CHECKPOINT for every other fault of a header. The message names the file and the key
  * or tensor. */
 int gguf_open(struct gguf **out, const char *path, const vb_allocator *a, vb_error *err);
 /* Parses the bytes of one GGUF file, which must not be part of a set. The caller must keep `data` until gguf_close. */
-int gguf_parse(struct gguf **out, const void *data, size_t size, const char *file, const vb_allocator *a, vb_error *err);
+int gguf_parse(struct gguf **out, const void *data, size_t size, const char *file, const vb_allocator *a,
+               vb_error *err);
 void gguf_close(struct gguf *g);
 
 const char *gguf_path(const struct gguf *g); /* the path given to gguf_open */
@@ -96,27 +98,27 @@ const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i); /* tensor
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name); /* returns NULL if there is none */
 
 /* Each of the next four functions reads a single value. The result is 1, or 0 if v is NULL or has another type.
- * gguf_integer accepts integers of every width. gguf_real accepts floats and integers, and returns the value times 10^shift
- * (shift >= 0).
+ * gguf_integer accepts integers of every width. gguf_real accepts floats and integers, and returns the value times
+ * 10^shift (shift >= 0).
  *
- * A 32-bit float in a file was usually converted from a decimal number. Therefore gguf_real returns the shortest decimal
- * number that rounds to the float. For example, the float nearest to 0.707 has the exact value 0.70700001716613769531,
- * and gguf_real returns 0.707 for it. */
+ * A 32-bit float in a file was usually converted from a decimal number. Therefore gguf_real returns the shortest
+ * decimal number that rounds to the float. For example, the float nearest to 0.707 has the exact value
+ * 0.70700001716613769531, and gguf_real returns 0.707 for it. */
 int gguf_integer(const struct gguf_value *v, int64_t *out);
 int gguf_real(const struct gguf_value *v, int shift, double *out);
 int gguf_bool(const struct gguf_value *v, int *out);
 int gguf_string(const struct gguf_value *v, struct gguf_text *out);
 /* Returns item i of an array of integers or booleans. */
 int64_t gguf_item(const struct gguf_value *v, uint64_t i);
-/* Returns the string at *at in an array of strings and advances *at to the next one. Set *at to v->data before the first
- * call. */
+/* Returns the string at *at in an array of strings and advances *at to the next one. Set *at to v->data before the
+ * first call. */
 struct gguf_text gguf_next_string(const unsigned char **at);
 /* Returns the name of the value's type for messages: "U32", "array of STRING", or "missing" if v is NULL. */
 const char *gguf_show_type(const struct gguf_value *v, char text[32]);
 
-/* Creates a checkpoint from an open GGUF file (defined in checkpoint_gguf.c). Tensors get their names in the Hugging Face
- * layout. On success, the mappings of g belong to the checkpoint. The caller closes g in every case; after a failure, no mapping
- * is left then. */
+/* Creates a checkpoint from an open GGUF file (defined in checkpoint_gguf.c). Tensors get their names in the Hugging
+ * Face layout. On success, the mappings of g belong to the checkpoint. The caller closes g in every case; after a
+ * failure, no mapping is left then. */
 int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_allocator *a, vb_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* engine/files/safetensors.c -- reads the header of a safetensors file. The header is not trusted: every number is checked
- * against the size of the file before it is used. Every error message names the file and the tensor. */
+/* engine/files/safetensors.c -- reads the header of a safetensors file. The header is not trusted: every number is
+ * checked against the size of the file before it is used. Every error message names the file and the tensor. */
 #include "engine/files/checkpoint.h"
 #include "engine/base/json.h"
 
@@ -36,8 +36,8 @@ struct header {
     vb_error *err;
 };
 
-/* Checks that a name is printable, not empty and not too long. Every name is checked before it is written to a message. The
- * JSON parser has already checked UTF-8. */
+/* Checks that a name is printable, not empty and not too long. Every name is checked before it is written to a message.
+ * The JSON parser has already checked UTF-8. */
 static int check_name(const struct header *h, const char *name, size_t length)
 {
     int printable = length > 0 && length <= TENSOR_MAX_NAME;
@@ -45,15 +45,15 @@ static int check_name(const struct header *h, const char *name, size_t length)
         printable = (unsigned char)name[i] >= 0x20 && name[i] != 0x7f;
     if (printable)
         return VB_OK;
-    return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: a tensor's name is empty, longer than %d bytes or not printable", h->file,
-                   TENSOR_MAX_NAME);
+    return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: a tensor's name is empty, longer than %d bytes or not printable",
+                   h->file, TENSOR_MAX_NAME);
 }
 
 static int bad(const struct header *h, const char *name, const char *key, const json_t *value, const char *wanted)
 {
     char shown[JSON_SHOWN];
-    return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: %s: %s is %s, wanted %s", h->file, name, key, json_show(value, shown),
-                   wanted);
+    return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: %s: %s is %s, wanted %s", h->file, name, key,
+                   json_show(value, shown), wanted);
 }
 
 static int is_dtype_name(const char *s)
@@ -62,8 +62,8 @@ static int is_dtype_name(const char *s)
     return n && n < sizeof((struct tensor *)0)->dtype_name && strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == n;
 }
 
-/* Reads dtype and shape, and computes the size of the tensor in bytes. For an unknown dtype, any size is accepted, because
- * no operator reads the tensor. */
+/* Reads dtype and shape, and computes the size of the tensor in bytes. For an unknown dtype, any size is accepted,
+ * because no operator reads the tensor. */
 static int read_shape(const struct header *h, struct tensor *t, const json_t *dtype, const json_t *shape, size_t *want)
 {
     size_t numbers = 1;
@@ -102,18 +102,19 @@ static int read_entry(const struct header *h, struct safetensors_entry *e, const
     int rc = read_shape(h, t, json_object_get(info, "dtype"), json_object_get(info, "shape"), &want);
     if (rc)
         return rc;
-    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) || json_integer_value(begin) < 0 ||
-        json_integer_value(end) < json_integer_value(begin))
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+        json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
         return bad(h, name, "data_offsets", offsets, "[begin, end]");
     e->begin = (size_t)json_integer_value(begin);
     e->end = (size_t)json_integer_value(end);
     t->bytes = e->end - e->begin;
     if (e->end > h->data_size)
-        return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: %s ends at byte %zu of the data, the file holds %zu: it was cut short",
-                       h->file, name, e->end, h->data_size);
+        return vb_fail(h->err, VB_BAD_CHECKPOINT,
+                       "%s: %s ends at byte %zu of the data, the file holds %zu: it was cut short", h->file, name,
+                       e->end, h->data_size);
     if (want != SIZE_MAX && want != t->bytes)
-        return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: %s has %zu bytes, its shape and dtype %s make %zu", h->file, name,
-                       t->bytes, t->dtype_name, want);
+        return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: %s has %zu bytes, its shape and dtype %s make %zu", h->file,
+                       name, t->bytes, t->dtype_name, want);
     return VB_OK;
 }
 
@@ -125,22 +126,23 @@ static int by_offset(const void *a, const void *b)
     return x->end < y->end ? -1 : x->end > y->end; /* an empty tensor may begin at the same offset as another tensor */
 }
 
-/* Checks that every byte of the data belongs to exactly one tensor, as the format requires. Otherwise the header does not
- * fit the data. */
+/* Checks that every byte of the data belongs to exactly one tensor, as the format requires. Otherwise the header does
+ * not fit the data. */
 static int check_cover(const struct header *h, const struct safetensors_entry *e, size_t count)
 {
     size_t at = 0;
     for (size_t i = 0; i < count; i++) {
         if (e[i].begin < at)
-            return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: %s overlaps %s", h->file, e[i].tensor.name, e[i - 1].tensor.name);
+            return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: %s overlaps %s", h->file, e[i].tensor.name,
+                           e[i - 1].tensor.name);
         if (e[i].begin > at)
-            return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: there is a hole of %zu bytes before %s", h->file, e[i].begin - at,
-                           e[i].tensor.name);
+            return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: there is a hole of %zu bytes before %s", h->file,
+                           e[i].begin - at, e[i].tensor.name);
         at = e[i].end;
     }
     if (at != h->data_size)
-        return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: its tensors end at byte %zu of the data, the file holds %zu", h->file,
-                       at, h->data_size);
+        return vb_fail(h->err, VB_BAD_CHECKPOINT, "%s: its tensors end at byte %zu of the data, the file holds %zu",
+                       h->file, at, h->data_size);
     return VB_OK;
 }
 
@@ -178,7 +180,8 @@ int safetensors_parse(const char *data, size_t size, size_t file_size, const cha
         n = n << 8 | (unsigned char)data[i];
     if (n > MAX_HEADER || n > size - 8)
         return vb_fail(err, VB_BAD_CHECKPOINT,
-                       "%s: its header of %llu bytes does not fit a file of %zu: it was cut short, or is no safetensors file",
+                       "%s: its header of %llu bytes does not fit a file of %zu: it was cut short, or is no "
+                       "safetensors file",
                        file, (unsigned long long)n, file_size);
     struct header h = {file, 8 + (size_t)n, file_size - 8 - (size_t)n, err};
 

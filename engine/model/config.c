@@ -1,6 +1,6 @@
-/* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
- * need several keys (config_rope.c: RoPE and quantization; config_indexer.c: the indexer; config_refused.c: what is refused by name). Reading is
- * apart from opening, so that it can be fuzzed. */
+/* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks
+ * that need several keys (config_rope.c: RoPE and quantization; config_indexer.c: the indexer; config_refused.c: what
+ * is refused by name). Reading is apart from opening, so that it can be fuzzed. */
 #include "engine/base/decimal.h"
 #include "engine/base/hash64.h"
 #include "engine/model/config_reader.h"
@@ -16,12 +16,13 @@ static const char *const topk_names[] = {"greedy", "group_limited_greedy", "noau
 
 enum { DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DEEPSEEK_V32, GLM_MOE_DSA, MISTRAL4, YOUTU, FAMILIES };
 #define PRESET(v2, v3, glm4, v32, glm5, mistral, youtu) \
-    {[DEEPSEEK_V2] = v2, [DEEPSEEK_V3] = v3, [GLM4_MOE_LITE] = glm4, [DEEPSEEK_V32] = v32, [GLM_MOE_DSA] = glm5, [MISTRAL4] = mistral, \
-     [YOUTU] = youtu}
+    {[DEEPSEEK_V2] = v2, [DEEPSEEK_V3] = v3, [GLM4_MOE_LITE] = glm4, [DEEPSEEK_V32] = v32, \
+     [GLM_MOE_DSA] = glm5, [MISTRAL4] = mistral, [YOUTU] = youtu}
 
 /* `preset`: the defaults of DeepseekV2Config, DeepseekV3Config, Glm4MoeLiteConfig, DeepseekV32Config, GlmMoeDsaConfig,
- * Mistral4Config and YoutuConfig (transformers 5.23). Youtu has no experts: all of its layers are dense. A key that those classes lack has the default of the official code: scoring_func,
- * topk_method and indexer_rope_interleave are what each class computes. */
+ * Mistral4Config and YoutuConfig (transformers 5.23). Youtu has no experts: all of its layers are dense. A key that
+ * those classes lack has the default of the official code: scoring_func, topk_method and indexer_rope_interleave are
+ * what each class computes. */
 static const struct key {
     const char *name;
     enum config_kind kind;
@@ -56,8 +57,9 @@ static const struct key {
     KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, PRESET(1, 1, 1, 1, 1, 1, 1)),
     KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, PRESET(0, 1, 1, 1, 1, 1, 0)),
     KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, PRESET(1, 2.5, 1.8, 2.5, 2.5, 1, 1)),
-    KEY(scoring_func, SCORING, 0, 1, NONE, PRESET(SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID,
-                                                  SCORING_SOFTMAX, SCORING_SOFTMAX)),
+    KEY(scoring_func, SCORING, 0, 1, NONE,
+        PRESET(SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SOFTMAX,
+               SCORING_SOFTMAX)),
     KEY(topk_method, TOPK, 0, 3, NONE, PRESET(TOPK_GREEDY, TOPK_NOAUX_TC, TOPK_NOAUX_TC, TOPK_NOAUX_TC, TOPK_NOAUX_TC,
                                               TOPK_GROUP_LIMITED_TOP2, TOPK_GREEDY)),
     KEY(bos_token_id, INTEGER, 0, 2147483647, -1, PRESET(1, 0, 0, 0, 0, 1, 128000)),
@@ -107,26 +109,30 @@ static const struct {
     {"vision_config", "a vision tower"},
 };
 
-int config_bad(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *wanted)
+int config_bad(const struct config_reader *r, const char *inside, const char *key, const json_t *value,
+               const char *wanted)
 {
     char shown[JSON_SHOWN];
-    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s%s%s is %s, wanted %s", r->name, inside ? inside : "", inside ? "." : "",
-                   key, json_show(value, shown), wanted);
+    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s%s%s is %s, wanted %s", r->name, inside ? inside : "",
+                   inside ? "." : "", key, json_show(value, shown), wanted);
 }
 
-int config_unsupported(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *known)
+int config_unsupported(const struct config_reader *r, const char *inside, const char *key, const json_t *value,
+                       const char *known)
 {
     char shown[JSON_SHOWN];
     return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s%s%s %s is not supported, only %s", r->name, inside ? inside : "",
                    inside ? "." : "", key, json_show(value, shown), known);
 }
 
-int config_number(const struct config_reader *r, const char *inside, const char *key, const json_t *value, enum config_kind kind,
-                  double least, double most, double *out)
+int config_number(const struct config_reader *r, const char *inside, const char *key, const json_t *value,
+                  enum config_kind kind, double least, double most, double *out)
 {
     char wanted[96];
     double x = json_is_true(value) ? 1.0 : json_number_value(value);
-    int typed = kind == BOOLEAN ? json_is_boolean(value) : kind == INTEGER ? json_is_integer(value) : json_is_number(value);
+    int typed = kind == BOOLEAN ? json_is_boolean(value)
+                : kind == INTEGER ? json_is_integer(value)
+                : json_is_number(value);
     if (typed && x >= least && x <= most) {
         *out = x;
         return VB_OK;
@@ -134,12 +140,13 @@ int config_number(const struct config_reader *r, const char *inside, const char 
     if (kind == BOOLEAN)
         snprintf(wanted, sizeof wanted, "true or false");
     else
-        decimal_print(wanted, sizeof wanted, "a %snumber from %.10g to %.10g", kind == INTEGER ? "whole " : "", least, most);
+        decimal_print(wanted, sizeof wanted, "a %snumber from %.10g to %.10g", kind == INTEGER ? "whole " : "", least,
+                      most);
     return config_bad(r, inside, key, value, wanted);
 }
 
-int config_must_be(const struct config_reader *r, const char *inside, const json_t *object, const char *key, const char *wanted,
-                   int needed)
+int config_must_be(const struct config_reader *r, const char *inside, const json_t *object, const char *key,
+                   const char *wanted, int needed)
 {
     const json_t *value = json_object_get(object, key);
     if (value ? json_is_string(value) && !strcmp(json_string_value(value), wanted) : !needed)
@@ -147,7 +154,8 @@ int config_must_be(const struct config_reader *r, const char *inside, const json
     return config_unsupported(r, inside, key, value, wanted);
 }
 
-static int read_choice(const struct config_reader *r, const char *key, const json_t *value, const char *const *names, double *out)
+static int read_choice(const struct config_reader *r, const char *key, const json_t *value, const char *const *names,
+                       double *out)
 {
     char known[64] = "";
     if (!json_is_string(value))
@@ -191,8 +199,8 @@ static int read_key(const struct config_reader *r, size_t i, int family)
     if (!value) {
         r->c->from_default |= (uint64_t)1 << i;
         if (isnan(x))
-            return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s is missing, and %s has no default for it", r->name, k->name,
-                           r->c->architecture);
+            return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s is missing, and %s has no default for it", r->name,
+                           k->name, r->c->architecture);
     } else if (json_is_null(value) && !isnan(k->null)) {
         x = k->null;
     } else if (k->kind == SCORING || k->kind == TOPK) {
@@ -237,7 +245,8 @@ uint64_t config_hash(const struct config *c)
         h = hash64(h, c->shared_set, sizeof c->shared_set);
     for (size_t i = 0; i < CONVENTIONS; i++) {
         unsigned char value = c->conventions.value[i];
-        if (i == MODULE_HIDDEN || i == CHAIN_MODULE) { /* these two came later: at their defaults the hash is that of before */
+        if (i == MODULE_HIDDEN || i == CHAIN_MODULE) { /* these two came later: at their defaults the hash is that of
+                                                          before */
             if (value)
                 used[n++] = (unsigned char)(i << 4 | value);
         } else if (c->index_topk || !convention_row(i)->of_indexer) {
@@ -252,7 +261,11 @@ static void list_architectures(char *out, size_t room)
 {
     size_t n = 0;
     for (int f = 0; f < FAMILIES && n < room; f++)
-        n += (size_t)snprintf(out + n, room - n, "%s%s", !f ? "" : f == FAMILIES - 1 ? " and " : ", ", families[f].architecture);
+        n += (size_t)snprintf(out + n, room - n, "%s%s",
+                              !f ? ""
+                              : f == FAMILIES - 1 ? " and "
+                              : ", ",
+                              families[f].architecture);
 }
 
 /* The family of the first of `architectures`, else of model_type, as Hugging Face's AutoConfig does. When both are
@@ -280,13 +293,15 @@ static int read_family(const struct config_reader *r, int *family)
     list_architectures(known, sizeof known);
     if (architecture ? by_name < 0 : by_type < 0)
         return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s %s is not supported, only %s", r->name,
-                       architecture ? "architecture" : "model_type", json_show(architecture ? first : type, shown), known);
+                       architecture ? "architecture" : "model_type", json_show(architecture ? first : type, shown),
+                       known);
     *family = architecture ? by_name : by_type;
     if (model_type && by_type != *family)
         return vb_fail(r->err, VB_UNSUPPORTED, "%s: model_type %s with architecture %s is not supported", r->name,
                        json_show(type, shown_too), json_show(first, shown));
     snprintf(r->c->architecture, sizeof r->c->architecture, "%s", families[*family].architecture);
-    snprintf(r->c->model_type, sizeof r->c->model_type, "%s", model_type ? model_type : families[*family].model_type[0]);
+    snprintf(r->c->model_type, sizeof r->c->model_type, "%s",
+             model_type ? model_type : families[*family].model_type[0]);
     return VB_OK;
 }
 
@@ -297,8 +312,8 @@ static int refuse_features(const struct config_reader *r, int family)
         const json_t *value = json_object_get(r->root, refused_keys[i].key);
         int computed = families[family].has_indexer && !strcmp(refused_keys[i].key, "index_topk");
         if (!computed && config_switched_on(value))
-            return vb_fail(r->err, VB_UNSUPPORTED, "%s: there is no support for %s (%s is %s)", r->name, refused_keys[i].what,
-                           refused_keys[i].key, json_show(value, shown));
+            return vb_fail(r->err, VB_UNSUPPORTED, "%s: there is no support for %s (%s is %s)", r->name,
+                           refused_keys[i].what, refused_keys[i].key, json_show(value, shown));
     }
     const json_t *mla = json_object_get(r->root, "use_mla");
     if (mla && !json_is_true(mla))
@@ -384,13 +399,15 @@ static int check_routing(const struct config_reader *r)
                        c->n_routed_experts, c->n_group);
     int size = c->n_routed_experts / c->n_group;
     if (c->topk_group > c->n_group)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: topk_group is %d, n_group only %d", r->name, c->topk_group, c->n_group);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: topk_group is %d, n_group only %d", r->name, c->topk_group,
+                       c->n_group);
     if (c->topk_method != TOPK_GROUP_LIMITED_GREEDY && size < 2)
         return vb_fail(r->err, VB_UNSUPPORTED, "%s: topk_method %s with groups of one expert is not supported", r->name,
                        topk_names[c->topk_method]);
     if (c->num_experts_per_tok > c->topk_group * size)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: num_experts_per_tok is %d, topk_group %d groups of %d hold fewer",
-                       r->name, c->num_experts_per_tok, c->topk_group, size);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT,
+                       "%s: num_experts_per_tok is %d, topk_group %d groups of %d hold fewer", r->name,
+                       c->num_experts_per_tok, c->topk_group, size);
     return VB_OK;
 }
 
@@ -424,13 +441,27 @@ static int check_sizes(const struct config_reader *r)
 void config_set_dims(struct config *c)
 {
     c->dims = (struct dims){
-        .V = (size_t)c->vocab_size, .d = (size_t)c->hidden_size, .H = (size_t)c->num_attention_heads, .q = (size_t)c->q_lora_rank,
-        .c = (size_t)c->kv_lora_rank, .n = (size_t)c->qk_nope_head_dim, .r = (size_t)c->qk_rope_head_dim, .v = (size_t)c->v_head_dim,
-        .row = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), .layers = (size_t)c->num_hidden_layers,
-        .positions = (size_t)c->max_position_embeddings, .dense = (size_t)c->intermediate_size, .expert = (size_t)c->moe_intermediate_size,
-        .E = (size_t)c->n_routed_experts, .shared = (size_t)c->n_shared_experts, .chosen = (size_t)c->num_experts_per_tok,
-        .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
-        .index_heads = (size_t)c->index_n_heads, .index_dim = (size_t)c->index_head_dim, .index_topk = (size_t)c->index_topk};
+                            .V = (size_t)c->vocab_size,
+                            .d = (size_t)c->hidden_size,
+                            .H = (size_t)c->num_attention_heads,
+                            .q = (size_t)c->q_lora_rank,
+                            .c = (size_t)c->kv_lora_rank,
+                            .n = (size_t)c->qk_nope_head_dim,
+                            .r = (size_t)c->qk_rope_head_dim,
+                            .v = (size_t)c->v_head_dim,
+                            .row = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim),
+                            .layers = (size_t)c->num_hidden_layers,
+                            .positions = (size_t)c->max_position_embeddings,
+                            .dense = (size_t)c->intermediate_size,
+                            .expert = (size_t)c->moe_intermediate_size,
+                            .E = (size_t)c->n_routed_experts,
+                            .shared = (size_t)c->n_shared_experts,
+                            .chosen = (size_t)c->num_experts_per_tok,
+                            .groups = (size_t)c->n_group,
+                            .chosen_groups = (size_t)c->topk_group,
+                            .index_heads = (size_t)c->index_n_heads,
+                            .index_dim = (size_t)c->index_head_dim,
+                            .index_topk = (size_t)c->index_topk};
 }
 
 /* Models of images and text, whose language model has a config of its own: text_config. Sets r->root to it. Keys that
@@ -527,7 +558,8 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
     else if (!(rc = vb_read_file(a, of_mistral ? params : path, &text, &size, err)) && vb_file_exists(generation_path))
         rc = vb_read_file(a, generation_path, &generation, &generation_size, err);
     if (!rc)
-        rc = parse(out, text, size, generation, generation_size, of_mistral ? "params.json" : "config.json", of_mistral, err);
+        rc = parse(out, text, size, generation, generation_size, of_mistral ? "params.json" : "config.json", of_mistral,
+                   err);
     if (!rc)
         rc = config_read_description(out, dir, a, err);
     vb_free(a, params);
@@ -565,7 +597,8 @@ void config_follow(struct config *c, const struct conventions *conventions)
     c->latent_eps = conventions->value[LATENT_EPS] ? c->rms_norm_eps : 1e-6;
 }
 
-static const char *const precisions[] = {[PRECISION_F32] = "f32", [PRECISION_BF16] = "bf16", [PRECISION_Q8] = "q8", [PRECISION_Q4] = "q4"};
+static const char *const precisions[] = {[PRECISION_F32] = "f32", [PRECISION_BF16] = "bf16", [PRECISION_Q8] = "q8",
+                                         [PRECISION_Q4] = "q4"};
 
 int precision_parse(enum precision *out, int *tensor_cores, const char *name, vb_error *err)
 {
@@ -596,4 +629,7 @@ int cache_type_parse(enum cache_type *out, const char *name, vb_error *err)
 
 const char *cache_type_name(enum cache_type type) { return cache_types[type]; }
 
-int cache_type_fits(const struct config *c, enum cache_type type) { return type != CACHE_TYPE_Q8 || c->kv_lora_rank % 32 == 0; }
+int cache_type_fits(const struct config *c, enum cache_type type)
+{
+    return type != CACHE_TYPE_Q8 || c->kv_lora_rank % 32 == 0;
+}

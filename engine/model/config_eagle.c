@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static int read_number(const struct config_reader *r, const char *key, enum config_kind kind, double least, double most, double otherwise,
-                       double *out)
+static int read_number(const struct config_reader *r, const char *key, enum config_kind kind, double least, double most,
+                       double otherwise, double *out)
 {
     const json_t *value = json_object_get(r->root, key);
     if ((!value || json_is_null(value)) && !isnan(otherwise)) {
@@ -55,7 +55,8 @@ static int read_norms(struct eagle_norms *out, int version, const struct config_
         *norms[i].on = (int)on;
     }
     if (out->norm_before_fc && out->fc_norm)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: norm_before_fc and fc_norm are both true, wanted at most one", r->name);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: norm_before_fc and fc_norm are both true, wanted at most one",
+                       r->name);
     return VB_OK;
 }
 
@@ -69,7 +70,8 @@ const char *config_feature_norm(const struct eagle_norms *norms, size_t i)
 
 int config_three_layers(int L, int layer[3])
 {
-    int few = L >= 4 && L <= 6, low = few ? 1 : 2, middle = L / 2, high = few ? L - 1 : L - 3; /* of three layers, low is the last */
+    /* of three layers, low is the last */
+    int few = L >= 4 && L <= 6, low = few ? 1 : 2, middle = L / 2, high = few ? L - 1 : L - 3;
     int found = 0;
     for (int l = 0; l < L && found < 3; l++)
         if (l == low || l == middle || l == high)
@@ -77,16 +79,18 @@ int config_three_layers(int L, int layer[3])
     return found == 3;
 }
 
-/* Where an EAGLE-3 head names the layers that it was trained on, they must be those that are taken: counted before or after
- * the layer, as systems differ. */
+/* Where an EAGLE-3 head names the layers that it was trained on, they must be those that are taken: counted before or
+ * after the layer, as systems differ. */
 static int check_layers(const struct config_reader *r, int L)
 {
-    const json_t *eagle = json_object_get(r->root, "eagle_config"), *ids = json_object_get(eagle, "eagle_aux_hidden_state_layer_ids");
+    const json_t *eagle = json_object_get(r->root, "eagle_config"),
+                 *ids = json_object_get(eagle, "eagle_aux_hidden_state_layer_ids");
     int layer[3], before = 0, after = 0;
     char wanted[64];
     ids = ids ? ids : json_object_get(r->root, "eagle_aux_hidden_state_layer_ids");
     if (!config_three_layers(L, layer))
-        return vb_fail(r->err, VB_UNSUPPORTED, "%s: eagle3 takes features before three layers, and the model has %d", r->name, L);
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: eagle3 takes features before three layers, and the model has %d",
+                       r->name, L);
     if (!config_switched_on(ids))
         return VB_OK;
     for (size_t i = 0; i < 3 && json_array_size(ids) == 3; i++) {
@@ -95,7 +99,8 @@ static int check_layers(const struct config_reader *r, int L)
         after += id == layer[i] - 1;
     }
     snprintf(wanted, sizeof wanted, "[%d, %d, %d]", layer[0], layer[1], layer[2]);
-    return before == 3 || after == 3 ? VB_OK : config_unsupported(r, NULL, "eagle_aux_hidden_state_layer_ids", ids, wanted);
+    return before == 3 || after == 3 ? VB_OK
+                                     : config_unsupported(r, NULL, "eagle_aux_hidden_state_layer_ids", ids, wanted);
 }
 
 struct eagle_target {
@@ -103,10 +108,12 @@ struct eagle_target {
     const char *dir;
 };
 
-static int read_keys(struct eagle_config *e, int version, const struct eagle_target *target, const struct config_reader *r)
+static int read_keys(struct eagle_config *e, int version, const struct eagle_target *target,
+                     const struct config_reader *r)
 {
     struct config *c = r->c;
-    double vocab, d, heads, groups, dim, width, positions, layers, draft_vocab, of_target, t = target->config->hidden_size;
+    double vocab, d, heads, groups, dim, width, positions, layers, draft_vocab, of_target,
+        t = target->config->hidden_size;
     const json_t *rope = config_rope_object(r);
     struct eagle_norms norms = {0};
     int rc;
@@ -126,10 +133,11 @@ static int read_keys(struct eagle_config *e, int version, const struct eagle_tar
     if (layers != 1)
         return config_unsupported(r, NULL, "num_hidden_layers", json_object_get(r->root, "num_hidden_layers"), "1");
     if (of_target != t || (d != t && version == 1))
-        return vb_fail(r->err, VB_BAD_ARGUMENT, "%s: a head for hidden states of %.0f numbers; those of %s have %.0f", r->name,
-                       of_target != t ? of_target : d, target->dir, t);
+        return vb_fail(r->err, VB_BAD_ARGUMENT, "%s: a head for hidden states of %.0f numbers; those of %s have %.0f",
+                       r->name, of_target != t ? of_target : d, target->dir, t);
     if ((long long)heads % (long long)groups || (long long)dim % 2)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.0f heads of %.0f numbers do not share %.0f keys", r->name, heads, dim, groups);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.0f heads of %.0f numbers do not share %.0f keys", r->name,
+                       heads, dim, groups);
     c->vocab_size = (int)vocab;
     c->hidden_size = (int)d;
     c->num_attention_heads = (int)heads;
@@ -137,7 +145,8 @@ static int read_keys(struct eagle_config *e, int version, const struct eagle_tar
     c->max_position_embeddings = (int)positions;
     c->qk_rope_head_dim = (int)dim;
     config_set_dims(c);
-    *e = (struct eagle_config){(int)groups, (int)dim, version == 3 ? (int)draft_vocab : target->config->vocab_size, norms};
+    *e = (struct eagle_config){(int)groups, (int)dim, version == 3 ? (int)draft_vocab : target->config->vocab_size,
+                               norms};
     const json_t *theta = json_object_get(rope, "rope_theta");
     if (theta && !json_object_get(r->root, "rope_theta"))
         rc = config_number(r, "rope_parameters", "rope_theta", theta, REAL, 1.001, 1e15, &c->rope_theta);
@@ -147,8 +156,8 @@ static int read_keys(struct eagle_config *e, int version, const struct eagle_tar
     return rc || version == 1 ? rc : check_layers(r, target->config->num_hidden_layers);
 }
 
-int config_read_eagle(struct config *out, struct eagle_config *e, const char *dir, int version, const struct config *target, const char *target_dir,
-                      const vb_allocator *a, vb_error *err)
+int config_read_eagle(struct config *out, struct eagle_config *e, const char *dir, int version,
+                      const struct config *target, const char *target_dir, const vb_allocator *a, vb_error *err)
 {
     struct eagle_target of = {target, target_dir};
     char *path = vb_path(a, dir, "config.json"), *text = NULL;
@@ -162,7 +171,8 @@ int config_read_eagle(struct config *out, struct eagle_config *e, const char *di
         rc = (r.root = json_read(text, size, path, err)) ? VB_OK : err ? err->code : VB_BAD_CHECKPOINT;
     if (!rc && !json_is_object(r.root))
         rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: not a JSON object", path);
-    json_t *layer = json_object_get(r.root, "transformer_layer_config"); /* where vllm-project/speculators has the sizes of the layer */
+    json_t *layer = json_object_get(r.root, "transformer_layer_config"); /* where vllm-project/speculators has the sizes
+                                                                            of the layer */
     if (!rc && layer && (!json_is_object(layer) || json_object_update_missing(r.root, layer)))
         rc = config_bad(&r, NULL, "transformer_layer_config", layer, "an object");
     if (!rc)

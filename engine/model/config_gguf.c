@@ -1,12 +1,12 @@
-/* engine/model/config_gguf.c -- converts the metadata of a GGUF file to the contents of a config.json. So both kinds of files go through
- * the same checks, and a value means the same in both.
+/* engine/model/config_gguf.c -- converts the metadata of a GGUF file to the contents of a config.json. So both kinds of
+ * files go through the same checks, and a value means the same in both.
  *
- * The architectures are those of llama.cpp: "deepseek2" (DeepSeek-V2 and V3 and all that have their shape, with experts or without),
- * "mistral4", "deepseek32" (DeepSeek-V3.2) and "glm-dsa" (GLM-5). The last two have an indexer.
+ * The architectures are those of llama.cpp: "deepseek2" (DeepSeek-V2 and V3 and all that have their shape, with experts
+ * or without), "mistral4", "deepseek32" (DeepSeek-V3.2) and "glm-dsa" (GLM-5). The last two have an indexer.
  *
- * One consequence is surprising. If a file has no expert_group_count, the router uses no groups, as in llama.cpp. But older
- * converters did not write this key for DeepSeek-V3, whose original code chooses experts from only 4 of 8 groups. `inspect`
- * prints a note about this. */
+ * One consequence is surprising. If a file has no expert_group_count, the router uses no groups, as in llama.cpp. But
+ * older converters did not write this key for DeepSeek-V3, whose original code chooses experts from only 4 of 8 groups.
+ * `inspect` prints a note about this. */
 #include "engine/model/config_reader.h"
 #include "engine/files/gguf.h"
 
@@ -106,7 +106,8 @@ static int bad(const struct metadata *m, const char *key, const struct gguf_valu
 }
 
 /* Sets *out to a new JSON value. If the key is missing and not `needed`, sets *out to NULL, which is not an error. */
-static int read_value(const struct metadata *m, const char *key, enum config_kind kind, int shift, int needed, json_t **out)
+static int read_value(const struct metadata *m, const char *key, enum config_kind kind, int shift, int needed,
+                      json_t **out)
 {
     const struct gguf_value *v = find(m, key);
     int64_t integer;
@@ -126,8 +127,8 @@ static int read_value(const struct metadata *m, const char *key, enum config_kin
     return *out ? VB_OK : vb_fail(m->err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(m->g));
 }
 
-/* Sets a key of `object`. The function owns `value`, even on failure. A NULL value means that there was no memory to create
- * it. */
+/* Sets a key of `object`. The function owns `value`, even on failure. A NULL value means that there was no memory to
+ * create it. */
 static int say(const struct metadata *m, json_t *object, const char *key, json_t *value)
 {
     if (value && !json_object_set_new(object, key, value))
@@ -153,7 +154,9 @@ static int say_key(const struct metadata *m, const struct gguf_key *k)
     if (rc || (!value && k->absent == SILENT))
         return rc;
     if (!value)
-        value = k->absent == IS_NULL ? json_null() : k->absent == IS_FALSE ? json_false() : json_integer(k->absent == IS_1);
+        value = k->absent == IS_NULL ? json_null()
+                : k->absent == IS_FALSE ? json_false()
+                : json_integer(k->absent == IS_1);
     return say(m, m->root, k->json, value);
 }
 
@@ -165,7 +168,10 @@ static int is_for(const struct metadata *m, const struct gguf_key *k)
 }
 
 /* In a model without experts, the keys about them may be missing, and mean nothing. */
-static int is_about_experts(const struct gguf_key *k) { return starts(k, "expert_") || starts(k, "leading_dense_block_count"); }
+static int is_about_experts(const struct gguf_key *k)
+{
+    return starts(k, "expert_") || starts(k, "leading_dense_block_count");
+}
 
 /* Returns an error if there is an unknown key, because it might change what must be computed. */
 static int refuse_unknown(const struct metadata *m)
@@ -197,11 +203,16 @@ static int read_architecture(struct metadata *m)
         m->architecture = &architectures[i];
         if (name.size == strlen(m->architecture->name) && !memcmp(name.s, m->architecture->name, name.size))
             return VB_OK;
-        snprintf(list + n, sizeof list - n, "%s%s", !i ? "" : i + 1 < ARCHITECTURES ? ", " : " and ", m->architecture->name);
+        snprintf(list + n, sizeof list - n, "%s%s",
+                 !i ? ""
+                 : i + 1 < ARCHITECTURES ? ", "
+                 : " and ",
+                 m->architecture->name);
     }
     const char *why = config_why_refused(name.s, name.size, 1);
     if (why)
-        return vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %.*s is not supported: %s", gguf_name(m->g), (int)name.size, name.s, why);
+        return vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %.*s is not supported: %s", gguf_name(m->g),
+                       (int)name.size, name.s, why);
     json_t *text = json_stringn(name.s, name.size);
     vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %s is not supported, only %s", gguf_name(m->g),
             text ? json_show(text, shown) : "that is not UTF-8", list);
@@ -224,9 +235,9 @@ static int say_layers(const struct metadata *m)
     return rc ? rc : say(m, m->root, "num_nextn_predict_layers", json_integer(mtp));
 }
 
-/* Converters that split kv_b_proj write two kinds of lengths. key_length and value_length describe the absorbed form, with
- * one head of c + r numbers; key_length_mla and value_length_mla describe MLA. Older converters write the lengths of MLA as
- * key_length and value_length. */
+/* Converters that split kv_b_proj write two kinds of lengths. key_length and value_length describe the absorbed form,
+ * with one head of c + r numbers; key_length_mla and value_length_mla describe MLA. Older converters write the lengths
+ * of MLA as key_length and value_length. */
 static int say_heads(const struct metadata *m)
 {
     int64_t heads, kv, rope, key, value;
@@ -267,7 +278,8 @@ static int find_experts(struct metadata *m)
     int64_t experts, dense, blocks;
     int rc;
     if ((rc = read_integer(m, "expert_count", 0, 0, &experts)) ||
-        (rc = read_integer(m, "leading_dense_block_count", 0, 0, &dense)) || (rc = read_integer(m, "block_count", 0, 1, &blocks)))
+        (rc = read_integer(m, "leading_dense_block_count", 0, 0, &dense)) ||
+        (rc = read_integer(m, "block_count", 0, 1, &blocks)))
         return rc;
     m->no_experts = !m->architecture->hf && !experts && dense >= blocks;
     return VB_OK;
@@ -284,31 +296,39 @@ static int say_router(const struct metadata *m)
         (rc = read_integer(m, "expert_group_used_count", 1, groups > 1, &used)))
         return rc;
     if (gating > 2)
-        return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.expert_gating_func %lld is not supported, only 1 (softmax) and 2 "
-                       "(sigmoid)", gguf_name(m->g), m->architecture->name, (long long)gating);
+        return vb_fail(m->err, VB_UNSUPPORTED,
+                       "%s: %s.expert_gating_func %lld is not supported, only 1 (softmax) and 2 "
+                       "(sigmoid)",
+                       gguf_name(m->g), m->architecture->name, (long long)gating);
     if (m->architecture->has_indexer && gating == 1)
-        return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.expert_gating_func 1 (softmax) is not supported, only 2 (sigmoid)", gguf_name(m->g),
+        return vb_fail(m->err, VB_UNSUPPORTED,
+                       "%s: %s.expert_gating_func 1 (softmax) is not supported, only 2 (sigmoid)", gguf_name(m->g),
                        m->architecture->name);
-    const char *known = m->no_experts ? "YoutuForCausalLM" : is_mistral(m) ? "Mistral4ForCausalLM" : m->architecture->hf;
+    const char *known = m->no_experts ? "YoutuForCausalLM"
+                        : is_mistral(m) ? "Mistral4ForCausalLM"
+                        : m->architecture->hf;
     if (known)
         return say(m, m->root, "architectures", json_pack("[s]", known));
     int sigmoid = gating ? gating == 2 : has_router_bias(m->g);
     json_t *architecture = json_pack("[s]", sigmoid ? "DeepseekV3ForCausalLM" : "DeepseekV2ForCausalLM");
     const char *method = sigmoid ? "noaux_tc" : groups > 1 ? "group_limited_greedy" : "greedy";
-    if ((rc = say(m, m->root, "architectures", architecture)) || (rc = say(m, m->root, "topk_method", json_string(method))))
+    if ((rc = say(m, m->root, "architectures", architecture)) ||
+        (rc = say(m, m->root, "topk_method", json_string(method))))
         return rc;
     return gating ? say(m, m->root, "scoring_func", json_string(sigmoid ? "sigmoid" : "softmax")) : VB_OK;
 }
 
-/* A file of GLM-5.2 may lack the list of full layers, because older converters did not write it. llama.cpp recognises such a file by its
- * context length, and so does this function. In files without the list and with a shorter context, all layers are full. */
+/* A file of GLM-5.2 may lack the list of full layers, because older converters did not write it. llama.cpp recognises
+ * such a file by its context length, and so does this function. In files without the list and with a shorter context,
+ * all layers are full. */
 static int say_shared_layers(const struct metadata *m)
 {
     static const char key[] = "attention.indexer.types";
     const struct gguf_value *v = find(m, key);
     int64_t blocks, mtp, length;
     int rc;
-    if ((rc = read_integer(m, "block_count", 0, 1, &blocks)) || (rc = read_integer(m, "nextn_predict_layers", 0, 0, &mtp)) ||
+    if ((rc = read_integer(m, "block_count", 0, 1, &blocks)) ||
+        (rc = read_integer(m, "nextn_predict_layers", 0, 0, &mtp)) ||
         (rc = read_integer(m, "context_length", 0, 1, &length)))
         return rc;
     if (!v && m->architecture == &architectures[GLM_DSA] && length >= 1048576) {
@@ -341,7 +361,8 @@ static int say_indexer(const struct metadata *m)
     return rc ? rc : say_shared_layers(m);
 }
 
-static int say_rope_number(const struct metadata *m, json_t *rope, const char *key, enum config_kind kind, int shift, const char *json)
+static int say_rope_number(const struct metadata *m, json_t *rope, const char *key, enum config_kind kind, int shift,
+                           const char *json)
 {
     json_t *value;
     int rc = read_value(m, key, kind, shift, 0, &value);
@@ -355,12 +376,13 @@ static int must_be_1(const struct metadata *m, const char *key)
     const struct gguf_value *v = find(m, key);
     if (!v || (gguf_real(v, 0, &x) && x == 1))
         return VB_OK;
-    return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.%s %.9g is not supported, only 1", gguf_name(m->g), m->architecture->name, key, x);
+    return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.%s %.9g is not supported, only 1", gguf_name(m->g),
+                   m->architecture->name, key, x);
 }
 
 /* The metadata has only one of the two factors: yarn_log_multiplier, which is 0.1 * mscale_all_dim. If it is missing,
- * mscale_all_dim is 0. mscale is set to the same value, as in all published models, so that cos and sin are multiplied by
- * exactly 1. */
+ * mscale_all_dim is 0. mscale is set to the same value, as in all published models, so that cos and sin are multiplied
+ * by exactly 1. */
 static int say_yarn(const struct metadata *m, json_t *rope)
 {
     int rc;
@@ -373,8 +395,9 @@ static int say_yarn(const struct metadata *m, json_t *rope)
         (rc = say_rope_number(m, rope, "rope.scaling.yarn_beta_slow", REAL, 0, "beta_slow")) ||
         (rc = say_rope_number(m, rope, "rope.scaling.yarn_log_multiplier", REAL, 1, "mscale_all_dim")))
         return rc;
-    if (is_mistral(m) && ((rc = say(m, rope, "llama_4_scaling_beta", json_real(0))) ||
-                          (rc = say_rope_number(m, rope, "attention.temperature_scale", REAL, 0, "llama_4_scaling_beta"))))
+    if (is_mistral(m) &&
+        ((rc = say(m, rope, "llama_4_scaling_beta", json_real(0))) ||
+         (rc = say_rope_number(m, rope, "attention.temperature_scale", REAL, 0, "llama_4_scaling_beta"))))
         return rc;
     const json_t *length = json_object_get(rope, "original_max_position_embeddings");
     const struct gguf_value *v = find(m, "attention.temperature_length");
@@ -460,7 +483,8 @@ static int say_begin_token(const struct metadata *m)
     const struct gguf_value *v = gguf_find(m->g, "tokenizer.ggml.bos_token_id");
     int64_t id = 0;
     if (v && !gguf_integer(v, &id))
-        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: tokenizer.ggml.bos_token_id is not a whole number", gguf_name(m->g));
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: tokenizer.ggml.bos_token_id is not a whole number",
+                       gguf_name(m->g));
     return say(m, m->root, "bos_token_id", v ? json_integer(id) : json_null());
 }
 
@@ -474,8 +498,8 @@ static int say_all(struct metadata *m)
     for (size_t i = 0; !rc && i < KEYS; i++)
         if (keys[i].json && is_for(m, &keys[i]) && !(m->no_experts && is_about_experts(&keys[i])))
             rc = say_key(m, &keys[i]);
-    if (rc || (rc = say_layers(m)) || (rc = say_heads(m)) || (rc = say_router(m)) || (rc = say_indexer(m)) || (rc = say_rope(m)) ||
-        (rc = say_vocabulary(m)) || (rc = say_end_tokens(m)))
+    if (rc || (rc = say_layers(m)) || (rc = say_heads(m)) || (rc = say_router(m)) || (rc = say_indexer(m)) ||
+        (rc = say_rope(m)) || (rc = say_vocabulary(m)) || (rc = say_end_tokens(m)))
         return rc;
     return say_begin_token(m);
 }

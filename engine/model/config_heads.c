@@ -6,7 +6,8 @@ static int read_keys(const struct config_reader *r, struct heads_config *h)
 {
     const json_t *trunk = json_object_get(r->root, "trunk_layers");
     double layers = r->c->num_hidden_layers, n, read = layers - 1;
-    int rc = config_number(r, NULL, "n_future_tokens", json_object_get(r->root, "n_future_tokens"), INTEGER, 2, VB_MAX_DRAFT + 1, &n);
+    int rc = config_number(r, NULL, "n_future_tokens", json_object_get(r->root, "n_future_tokens"), INTEGER, 2,
+                           VB_MAX_DRAFT + 1, &n);
     if (!rc && trunk)
         rc = config_number(r, NULL, "trunk_layers", trunk, INTEGER, layers - 1, layers, &read);
     if (rc)

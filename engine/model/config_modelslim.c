@@ -1,17 +1,19 @@
-/* engine/model/config_modelslim.c -- reads quant_model_description.json, which Huawei's ModelSlim writes beside the weights that it
- * has quantized for Ascend.
+/* engine/model/config_modelslim.c -- reads quant_model_description.json, which Huawei's ModelSlim writes beside the
+ * weights that it has quantized for Ascend.
  *
  * For each tensor, the file has the scheme of the matrix to which the tensor belongs, for example
  *
  *     {"model_quant_type": "W8A8_DYNAMIC", "model.layers.0.mlp.gate_proj.weight": "W8A8_DYNAMIC", ...}
  *
- * The types of the tensors already show which matrices are quantized. So this file is read only to refuse unknown schemes.
- * Sources: msmodelslim, core/quant_service/modelslim_v1/save/ascendv1.py; vllm-ascend, quantization/modelslim_config.py. */
+ * The types of the tensors already show which matrices are quantized. So this file is read only to refuse unknown
+ * schemes. Sources: msmodelslim, core/quant_service/modelslim_v1/save/ascendv1.py; vllm-ascend,
+ * quantization/modelslim_config.py. */
 #include "engine/model/config_reader.h"
 
 #include <string.h>
 
-/* Schemes in which int8 weights have one scale for each row. If a scheme quantizes activations, their scales are dynamic. */
+/* Schemes in which int8 weights have one scale for each row. If a scheme quantizes activations, their scales are
+ * dynamic. */
 static const char *const known[] = {"FLOAT", "W8A8_DYNAMIC", "W8A16"};
 #define KNOWN "FLOAT, W8A8_DYNAMIC and W8A16"
 
@@ -37,8 +39,9 @@ static int check_scheme(const struct config_reader *r, const char *name, const j
     json_t *text = json_string(name);
     if (!text)
         return vb_fail(r->err, VB_NO_MEMORY, "%s: no memory for a name", r->name);
-    vb_fail(r->err, VB_UNSUPPORTED, "%s: %s is %s%s, which is not supported, only " KNOWN, r->name, json_show(text, shown_name),
-            json_show(value, shown), scheme && !strcmp(scheme, "W8A8") ? " (static quantization)" : "");
+    vb_fail(r->err, VB_UNSUPPORTED, "%s: %s is %s%s, which is not supported, only " KNOWN, r->name,
+            json_show(text, shown_name), json_show(value, shown),
+            scheme && !strcmp(scheme, "W8A8") ? " (static quantization)" : "");
     json_decref(text);
     return VB_UNSUPPORTED;
 }
@@ -50,7 +53,8 @@ static int read_description(const struct config_reader *r)
     if (!json_is_object(r->root))
         return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: it is not an object", r->name);
     const json_t *rotations = json_object_get(json_object_get(r->root, "metadata"), "quarot");
-    if (config_switched_on(rotations)) /* these rotate activations in each pass; other rotations are already applied to the weights */
+    if (config_switched_on(rotations)) /* these rotate activations in each pass; other rotations are already applied to
+                                          the weights */
         return config_unsupported(r, "metadata", "quarot", rotations, "null");
     r->c->rotated = json_is_true(json_object_get(r->root, "is_rot_used"));
     json_object_foreach(r->root, name, value)

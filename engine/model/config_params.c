@@ -1,6 +1,6 @@
 /* engine/model/config_params.c -- converts the params.json of Mistral's own files to the contents of a config.json of
- * Mistral4ForCausalLM, so that both kinds of files go through the same checks. vLLM (transformers_utils/configs/mistral.py) and llama.cpp
- * (conversion/mistral.py) read the same keys. */
+ * Mistral4ForCausalLM, so that both kinds of files go through the same checks. vLLM
+ * (transformers_utils/configs/mistral.py) and llama.cpp (conversion/mistral.py) read the same keys. */
 #include "engine/model/config_reader.h"
 
 #include <string.h>
@@ -11,7 +11,8 @@ struct param_key {
 };
 
 /* Moves the values of `keys` from `from` to `to`. `from` is the object `inside`, or the top level if that is NULL. */
-static int move_keys(const struct config_reader *r, json_t *from, const char *inside, json_t *to, const struct param_key *keys, size_t count)
+static int move_keys(const struct config_reader *r, json_t *from, const char *inside, json_t *to,
+                     const struct param_key *keys, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         json_t *value = json_object_get(from, keys[i].there);
@@ -47,12 +48,18 @@ static int get_object(const struct config_reader *r, const char *key, json_t **o
 static int convert_moe(const struct config_reader *r)
 {
     static const struct param_key keys[] = {
-        {"num_experts", "n_routed_experts", 0}, {"num_experts_per_tok", "num_experts_per_tok", 0},
-        {"expert_hidden_dim", "moe_intermediate_size", 0}, {"num_shared_experts", "n_shared_experts", 0},
-        {"first_k_dense_replace", "first_k_dense_replace", 0}, {"routed_scale", "routed_scaling_factor", 0},
-        {"num_expert_groups", "n_group", 0}, {"num_expert_groups_per_tok", "topk_group", 0}, {"route_every_n", "moe_layer_freq", 1},
+        {"num_experts", "n_routed_experts", 0},
+        {"num_experts_per_tok", "num_experts_per_tok", 0},
+        {"expert_hidden_dim", "moe_intermediate_size", 0},
+        {"num_shared_experts", "n_shared_experts", 0},
+        {"first_k_dense_replace", "first_k_dense_replace", 0},
+        {"routed_scale", "routed_scaling_factor", 0},
+        {"num_expert_groups", "n_group", 0},
+        {"num_expert_groups_per_tok", "topk_group", 0},
+        {"route_every_n", "moe_layer_freq", 1},
     };
-    static const char *const unused[] = {"expert_parallel", "expert_model_parallel"}; /* how a cluster divides the experts */
+    static const char *const unused[] = {"expert_parallel", "expert_model_parallel"}; /* how a cluster divides the
+                                                                                         experts */
     json_t *moe;
     int rc = get_object(r, "moe", &moe);
     for (size_t i = 0; !rc && i < sizeof unused / sizeof *unused; i++)
@@ -80,8 +87,8 @@ static int convert_rope(const struct config_reader *r)
     json_t *rope = json_pack("{ss,si,si}", "rope_type", "yarn", "mscale", 1, "mscale_all_dim", 1);
     if (!rope || json_object_set_new(r->root, "rope_parameters", rope))
         return vb_fail(r->err, VB_NO_MEMORY, "%s: no memory for its keys", r->name);
-    if ((rc = move_keys(r, yarn, "yarn", rope, keys, sizeof keys / sizeof *keys)) || (rc = check_empty(r, yarn, "yarn")) ||
-        (rc = move_keys(r, scaling, "llama_4_scaling", rope, of_queries, 1)))
+    if ((rc = move_keys(r, yarn, "yarn", rope, keys, sizeof keys / sizeof *keys)) ||
+        (rc = check_empty(r, yarn, "yarn")) || (rc = move_keys(r, scaling, "llama_4_scaling", rope, of_queries, 1)))
         return rc;
     return check_empty(r, scaling, "llama_4_scaling");
 }
@@ -110,20 +117,23 @@ int config_convert_params(json_t *root, const char *name, vb_error *err)
         {"hidden_dim", "intermediate_size", 0}, {"norm_eps", "rms_norm_eps", 0}, {"activation", "hidden_act", 1},
         {"tied_embeddings", "tie_word_embeddings", 1},
     };
-    static const char *const same[] = {"vocab_size", "rope_theta", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-                                       "max_position_embeddings"};
+    static const char *const same[] = {"vocab_size", "rope_theta", "q_lora_rank", "qk_nope_head_dim",
+                                       "qk_rope_head_dim", "v_head_dim", "max_position_embeddings"};
     const struct config_reader r = {.root = root, .name = name, .err = err};
     int rc;
     if (!json_is_object(root))
         return vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is not an object", name);
     if (!config_switched_on(json_object_get(root, "kv_lora_rank")) || !config_switched_on(json_object_get(root, "moe")))
-        return vb_fail(err, VB_UNSUPPORTED, "%s: it has no kv_lora_rank or no moe; of Mistral's models, only those with latent attention (MLA) "
-                                            "and experts are supported", name);
+        return vb_fail(err, VB_UNSUPPORTED,
+                       "%s: it has no kv_lora_rank or no moe; of Mistral's models, only those with latent attention "
+                       "(MLA) "
+                       "and experts are supported",
+                       name);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (!json_object_get(root, same[i]))
             return config_bad(&r, NULL, same[i], NULL, "a value");
-    if ((rc = move_keys(&r, root, NULL, root, keys, sizeof keys / sizeof *keys)) || (rc = convert_moe(&r)) || (rc = convert_rope(&r)) ||
-        (rc = convert_quantization(&r)))
+    if ((rc = move_keys(&r, root, NULL, root, keys, sizeof keys / sizeof *keys)) || (rc = convert_moe(&r)) ||
+        (rc = convert_rope(&r)) || (rc = convert_quantization(&r)))
         return rc;
     json_t *architectures = json_pack("[s]", "Mistral4ForCausalLM"), *type = json_string("mistral4");
     int failed = json_object_set_new(root, "architectures", architectures);

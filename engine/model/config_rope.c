@@ -1,5 +1,5 @@
-/* engine/model/config_rope.c -- reads the parts of config.json that the table of keys cannot describe: RoPE with YaRN, and
- * quantization. */
+/* engine/model/config_rope.c -- reads the parts of config.json that the table of keys cannot describe: RoPE with YaRN,
+ * and quantization. */
 #include "engine/base/decimal.h"
 #include "engine/model/config_reader.h"
 
@@ -15,8 +15,8 @@ static double yarn_m(double factor, double mscale)
 
 /* Reads a number inside rope_scaling. If the key is missing or null, *out is `preset`; if `preset` is NONE, this is an
  * error. */
-static int yarn_number(const struct config_reader *r, const json_t *rope, const char *inside, const char *key, enum config_kind kind,
-                       double least, double most, double preset, double *out)
+static int yarn_number(const struct config_reader *r, const json_t *rope, const char *inside, const char *key,
+                       enum config_kind kind, double least, double most, double preset, double *out)
 {
     const json_t *value = json_object_get(rope, key);
     if ((!value || json_is_null(value)) && !isnan(preset)) {
@@ -47,8 +47,8 @@ static int read_yarn(const struct config_reader *r, const json_t *rope, const ch
         (rc = yarn_number(r, rope, inside, "beta_slow", REAL, 1e-3, 1e9, 1, &c->rope_beta_slow)) ||
         (rc = yarn_number(r, rope, inside, "mscale", REAL, 0, 1e6, 1, &c->rope_mscale)) ||
         (rc = yarn_number(r, rope, inside, "mscale_all_dim", REAL, 0, 1e6, 0, &c->rope_mscale_all_dim)) ||
-        (rc = yarn_number(r, rope, inside, "original_max_position_embeddings", INTEGER, 1, DIM, c->max_position_embeddings,
-                          &original)))
+        (rc = yarn_number(r, rope, inside, "original_max_position_embeddings", INTEGER, 1, DIM,
+                          c->max_position_embeddings, &original)))
         return rc;
     if (outer && !(json_is_integer(outer) && (double)json_integer_value(outer) == original))
         return config_bad(r, NULL, "original_max_position_embeddings", outer, "what the rope parameters say");
@@ -62,14 +62,16 @@ static int read_yarn(const struct config_reader *r, const json_t *rope, const ch
     double computed = yarn_m(c->rope_factor, c->rope_mscale) / yarn_m(c->rope_factor, c->rope_mscale_all_dim);
     char known[64];
     decimal_print(known, sizeof known, "m(mscale) / m(mscale_all_dim), here %.17g", computed);
-    if (attention && !json_is_null(attention) && !(json_is_number(attention) && json_number_value(attention) == computed))
+    if (attention && !json_is_null(attention) &&
+        !(json_is_number(attention) && json_number_value(attention) == computed))
         return config_unsupported(r, inside, "attention_factor", attention, known);
     if (truncate && !json_is_true(truncate))
         return config_unsupported(r, inside, "truncate", truncate, "true");
     return VB_OK;
 }
 
-/* Returns an error if there is an unknown key, because it might change the angles. The first three keys are Mistral 4's. */
+/* Returns an error if there is an unknown key, because it might change the angles. The first three keys are Mistral
+ * 4's. */
 static int check_rope_keys(const struct config_reader *r, json_t *rope, const char *inside)
 {
     static const char *const all_keys[] = {
@@ -88,7 +90,8 @@ static int check_rope_keys(const struct config_reader *r, json_t *rope, const ch
             i++;
         if (!rope_keys[i]) {
             json_t *name = json_string(key);
-            vb_fail(r->err, VB_UNSUPPORTED, "%s: %s has a key that is not known: %s", r->name, inside, json_show(name, shown));
+            vb_fail(r->err, VB_UNSUPPORTED, "%s: %s has a key that is not known: %s", r->name, inside,
+                    json_show(name, shown));
             json_decref(name);
             return VB_UNSUPPORTED;
         }
@@ -99,7 +102,8 @@ static int check_rope_keys(const struct config_reader *r, json_t *rope, const ch
 static int check_rotary_factor(const struct config_reader *r, const json_t *object, const char *inside)
 {
     const json_t *value = json_object_get(object, "partial_rotary_factor");
-    int rope = r->c->qk_rope_head_dim; /* Mistral 4 states the factor of the whole head, the other families of its RoPE part */
+    int rope = r->c->qk_rope_head_dim; /* Mistral 4 states the factor of the whole head, the other families of its RoPE
+                                          part */
     double wanted = r->scales_queries ? (double)rope / (r->c->qk_nope_head_dim + rope) : 1.0;
     char known[32];
     if (!value || json_is_null(value) || (json_is_number(value) && json_number_value(value) == wanted))
@@ -159,7 +163,8 @@ int config_read_rope(const struct config_reader *r)
 }
 
 /* Checks that the key is the number, the boolean or the string `wanted`. */
-static int must_equal(const struct config_reader *r, const char *inside, const json_t *object, const char *key, json_t *wanted)
+static int must_equal(const struct config_reader *r, const char *inside, const json_t *object, const char *key,
+                      json_t *wanted)
 {
     char shown[JSON_SHOWN];
     const json_t *value = json_object_get(object, key);
@@ -168,8 +173,8 @@ static int must_equal(const struct config_reader *r, const char *inside, const j
     return rc;
 }
 
-/* Returns the only member of config_groups, whatever its name is (group_0, or NVFP4A16 in Mistral's files), or NULL. Appends its name to
- * `key`, for messages. */
+/* Returns the only member of config_groups, whatever its name is (group_0, or NVFP4A16 in Mistral's files), or NULL.
+ * Appends its name to `key`, for messages. */
 static const json_t *only_group(const json_t *q, char *key, size_t room)
 {
     json_t *groups = json_object_get(q, "config_groups");
@@ -183,10 +188,11 @@ static const json_t *only_group(const json_t *q, char *key, size_t room)
     return json_object_iter_value(first);
 }
 
-/* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits with one
- * scale for each 32, codes of 8 bits with one for each row, or codes of E2M1 as MXFP4 or NVFP4. `targets` and `ignore` are not
- * read: matrices whose codes are in the checkpoint are quantized. If activations are quantized too, this is refused with
- * 4-bit integers, ignored with E2M1, and ignored with 8-bit integers if the scales of activations are dynamic. */
+/* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits
+ * with one scale for each 32, codes of 8 bits with one for each row, or codes of E2M1 as MXFP4 or NVFP4. `targets` and
+ * `ignore` are not read: matrices whose codes are in the checkpoint are quantized. If activations are quantized too,
+ * this is refused with 4-bit integers, ignored with E2M1, and ignored with 8-bit integers if the scales of activations
+ * are dynamic. */
 static int read_compressed_tensors(const struct config_reader *r, const json_t *q)
 {
     static const char groups_key[] = "quantization_config.config_groups";
@@ -194,7 +200,8 @@ static int read_compressed_tensors(const struct config_reader *r, const json_t *
     static const char *const unused[] = {"input_activations", "output_activations"}, *const kv = "kv_cache_scheme";
     const json_t *group, *weights;
     const char *format = json_string_value(json_object_get(q, "format"));
-    int rc, nvfp4 = format && !strcmp(format, "nvfp4-pack-quantized"), floats = nvfp4 || (format && !strcmp(format, "mxfp4-pack-quantized"));
+    int rc, nvfp4 = format && !strcmp(format, "nvfp4-pack-quantized"),
+            floats = nvfp4 || (format && !strcmp(format, "mxfp4-pack-quantized"));
     int bytes = format && !strcmp(format, "int-quantized");
     if (!floats && !bytes && (!format || strcmp(format, "pack-quantized")))
         return config_unsupported(r, "quantization_config", "format", json_object_get(q, "format"),
@@ -211,14 +218,20 @@ static int read_compressed_tensors(const struct config_reader *r, const json_t *
         if (config_switched_on(json_object_get(group, unused[i])))
             return config_unsupported(r, group_key, unused[i], json_object_get(group, unused[i]), "null");
     weights = json_object_get(group, "weights");
-    const json_t *activations = json_object_get(group, "input_activations"), *size = json_object_get(weights, "group_size");
-    if (bytes && config_switched_on(activations) && (rc = must_equal(r, activations_key, activations, "dynamic", json_true())))
+    const json_t *activations = json_object_get(group, "input_activations"),
+                 *size = json_object_get(weights, "group_size");
+    if (bytes && config_switched_on(activations) &&
+        (rc = must_equal(r, activations_key, activations, "dynamic", json_true())))
         return rc;
     if (bytes && config_switched_on(size))
         return config_unsupported(r, inside, "group_size", size, "null");
     if ((rc = must_equal(r, inside, weights, "num_bits", json_integer(bytes ? 8 : 4))) ||
         (!bytes && (rc = must_equal(r, inside, weights, "group_size", json_integer(nvfp4 ? 16 : 32)))) ||
-        (rc = config_must_be(r, inside, weights, "strategy", bytes ? "channel" : nvfp4 ? "tensor_group" : "group", 1)) ||
+        (rc = config_must_be(r, inside, weights, "strategy",
+                             bytes ? "channel"
+                             : nvfp4 ? "tensor_group"
+                             : "group",
+                             1)) ||
         (rc = config_must_be(r, inside, weights, "type", floats ? "float" : "int", 1)) ||
         (rc = must_equal(r, inside, weights, "symmetric", json_true())))
         return rc;
@@ -230,11 +243,12 @@ static int read_compressed_tensors(const struct config_reader *r, const json_t *
     return VB_OK;
 }
 
-/* Reads the quantization_config of ModelOpt. The same is often in hf_quant_config.json alone, which is not read: the tensors say
- * which matrices are quantized. */
+/* Reads the quantization_config of ModelOpt. The same is often in hf_quant_config.json alone, which is not read: the
+ * tensors say which matrices are quantized. */
 static int read_modelopt(const struct config_reader *r, const json_t *q)
 {
-    const json_t *nested = json_object_get(q, "quantization"), *algo = json_object_get(json_is_object(nested) ? nested : q, "quant_algo");
+    const json_t *nested = json_object_get(q, "quantization"),
+                 *algo = json_object_get(json_is_object(nested) ? nested : q, "quant_algo");
     static const char *const known[] = {"NVFP4", "W4A16_NVFP4"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (json_is_string(algo) && !strcmp(json_string_value(algo), known[i])) {
@@ -250,16 +264,18 @@ static int read_quark(const struct config_reader *r, const json_t *q)
     static const char inside[] = "quantization_config.global_quant_config.weight";
     const json_t *weight = json_object_get(json_object_get(q, "global_quant_config"), "weight");
     int rc;
-    if ((rc = config_must_be(r, inside, weight, "dtype", "fp4", 1)) || (rc = config_must_be(r, inside, weight, "qscheme", "per_group", 1)) ||
+    if ((rc = config_must_be(r, inside, weight, "dtype", "fp4", 1)) ||
+        (rc = config_must_be(r, inside, weight, "qscheme", "per_group", 1)) ||
         (rc = must_equal(r, inside, weight, "group_size", json_integer(32))))
         return rc;
     r->c->fp4_group = 32;
     return config_must_be(r, inside, weight, "scale_format", "e8m0", 1);
 }
 
-/* Reads quantization_config. The weights are e4m3 with one scale for each block (DeepSeek), or, if weight_block_size is null, with
- * one scale for each matrix (Mistral). Missing keys have the defaults of FineGrainedFP8Config. With activation_scheme static, the
- * checkpoint also has scales of activations, which are not used: activations are not quantized here. */
+/* Reads quantization_config. The weights are e4m3 with one scale for each block (DeepSeek), or, if weight_block_size is
+ * null, with one scale for each matrix (Mistral). Missing keys have the defaults of FineGrainedFP8Config. With
+ * activation_scheme static, the checkpoint also has scales of activations, which are not used: activations are not
+ * quantized here. */
 int config_read_quantization(const struct config_reader *r)
 {
     static const char inside[] = "quantization_config";
@@ -273,7 +289,8 @@ int config_read_quantization(const struct config_reader *r)
     int rc;
     if (json_is_string(method) && !strcmp(json_string_value(method), "compressed-tensors"))
         return read_compressed_tensors(r, q);
-    if (json_is_string(method) && (!strcmp(json_string_value(method), "modelopt") || !strcmp(json_string_value(method), "modelopt_fp4")))
+    if (json_is_string(method) &&
+        (!strcmp(json_string_value(method), "modelopt") || !strcmp(json_string_value(method), "modelopt_fp4")))
         return read_modelopt(r, q);
     if (json_is_string(method) && !strcmp(json_string_value(method), "quark"))
         return read_quark(r, q);

@@ -1,12 +1,12 @@
 /* engine/model/copy_cache.c -- keeps the copies of matrices in a file, so that the next process maps them.
  *
- * The file consists of a page with struct copies_header and then the block of all copies as it is in memory. Its name depends on
- * the model's checksum and on the copies, which the precision decides. The copies are the same for all instruction sets. The
- * header also has the sizes and the times of the last change of the model's files: the checksum misses most changes of
- * single weights.
+ * The file consists of a page with struct copies_header and then the block of all copies as it is in memory. Its name
+ * depends on the model's checksum and on the copies, which the precision decides. The copies are the same for all
+ * instruction sets. The header also has the sizes and the times of the last change of the model's files: the checksum
+ * misses most changes of single weights.
  *
- * The bytes behind the header are not checked when the file is mapped. A file appears under its name only when it is complete
- * and on the disk. Processes that write it at the same time write the same bytes. */
+ * The bytes behind the header are not checked when the file is mapped. A file appears under its name only when it is
+ * complete and on the disk. Processes that write it at the same time write the same bytes. */
 #include "engine/base/hash64.h"
 #include "engine/base/new_file.h"
 #include "engine/model/model_internal.h"
@@ -21,7 +21,8 @@
 
 #include "ops/weights.h"
 
-#define LAYOUT 4          /* to be increased when the bytes of a copy change: panels, rounding, quantization, numbers of types */
+#define LAYOUT 4          /* to be increased when the bytes of a copy change: panels, rounding, quantization, numbers of
+                             types */
 #define HEADER_BYTES 4096 /* the copies begin at the second page */
 
 static const char magic[16] = "verbatim copies";
@@ -32,7 +33,10 @@ struct copies_header {
     uint64_t hash;                           /* of the fields above */
 };
 
-static uint64_t hash_of(const struct copies_header *h) { return hash64(LAYOUT, h, offsetof(struct copies_header, hash)); }
+static uint64_t hash_of(const struct copies_header *h)
+{
+    return hash64(LAYOUT, h, offsetof(struct copies_header, hash));
+}
 
 static uint64_t hash_number(uint64_t seed, uint64_t number) { return hash64(seed, &number, sizeof number); }
 
@@ -42,13 +46,14 @@ static uint64_t identity_of(const struct vb_model *m)
     uint64_t id = hash_number(checkpoint_fingerprint(m->checkpoint), LAYOUT);
     for (size_t i = 0; i < m->num_copies; i++) {
         const struct model_copy *c = &m->copies[i];
-        const uint64_t numbers[] = {c->result.type, c->result.rows, c->result.cols, (uint64_t)c->result.panels, c->head_rows,
-                                    c->head_stride, c->first, (uint64_t)c->transposed, c->at};
+        const uint64_t numbers[] = {c->result.type, c->result.rows, c->result.cols, (uint64_t)c->result.panels,
+                                    c->head_rows, c->head_stride, c->first, (uint64_t)c->transposed, c->at};
         id = hash64(id, c->tensor->name, strlen(c->tensor->name));
         id = hash64(id, numbers, sizeof numbers);
     }
     if (m->ranks) /* the copies contain only a rank's share */
-        id = hash64(hash_number(id, (uint64_t)m->ranks->op.rank), m->ranks->before, ((size_t)m->ranks->op.count + 1) * sizeof *m->ranks->before);
+        id = hash64(hash_number(id, (uint64_t)m->ranks->op.rank), m->ranks->before,
+                    ((size_t)m->ranks->op.count + 1) * sizeof *m->ranks->before);
     return id;
 }
 
@@ -112,8 +117,9 @@ const unsigned char *copy_cache_map(const struct binder *b)
     enum state state = path ? look(m, path, &want) : FOREIGN;
     m->cache_replace = state == REPLACEABLE;
     m->cache = state == GOOD ? CACHE_MAPPED : state == FOREIGN ? CACHE_UNUSED : CACHE_WANTED;
-    if (state == GOOD && (mapping_open(&m->cache_file, path, path, "copies", m->allocator, NULL) ||
-                          m->cache_file->size != HEADER_BYTES + want.bytes || memcmp(m->cache_file->data, &want, sizeof want))) {
+    if (state == GOOD &&
+        (mapping_open(&m->cache_file, path, path, "copies", m->allocator, NULL) ||
+         m->cache_file->size != HEADER_BYTES + want.bytes || memcmp(m->cache_file->data, &want, sizeof want))) {
         note(m, path, "cannot be mapped");
         m->cache = CACHE_UNUSED;
     }

@@ -1,5 +1,5 @@
-/* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct vb_model. Only this file knows
- * the names of tensors, their shapes and their allowed dtypes. */
+/* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct vb_model. Only this file
+ * knows the names of tensors, their shapes and their allowed dtypes. */
 #include "engine/model/model_internal.h"
 #include "ops/attention.h"
 #include "ops/round.h"
@@ -25,13 +25,16 @@ void *model_alloc(const struct binder *b, size_t count, size_t size)
         block = vb_alloc(b->m->allocator, 1, sizeof *block + bytes);
     if (block)
         return keep(b->m, block);
-    vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for %zu times %zu bytes", checkpoint_dir(b->m->checkpoint), count, size);
+    vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for %zu times %zu bytes", checkpoint_dir(b->m->checkpoint), count,
+            size);
     return NULL;
 }
 
 void *model_alloc_unset(const struct binder *b, size_t bytes)
 {
-    struct model_block *block = bytes <= SIZE_MAX - sizeof *block ? vb_alloc_unset(b->m->allocator, sizeof *block + bytes) : NULL;
+    struct model_block *block = bytes <= SIZE_MAX - sizeof *block
+                                    ? vb_alloc_unset(b->m->allocator, sizeof *block + bytes)
+                                    : NULL;
     return block ? keep(b->m, block) : NULL;
 }
 
@@ -68,7 +71,9 @@ static int is_stored(const struct binder *b, const char *part)
 }
 
 _Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_I4 == WEIGHT_I4 && (int)DTYPE_F4 == WEIGHT_F4 &&
-               (int)DTYPE_I8 == WEIGHT_I8 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_GGUF_NVFP4 == WEIGHT_GGUF_NVFP4 && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+                   (int)DTYPE_I8 == WEIGHT_I8 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 &&
+                   (int)DTYPE_GGUF_NVFP4 == WEIGHT_GGUF_NVFP4 && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES,
+               "both lists are in one order");
 
 static int weight_type(const struct tensor *t, enum weight_type *type)
 {
@@ -76,8 +81,8 @@ static int weight_type(const struct tensor *t, enum weight_type *type)
     return t->dtype != DTYPE_OTHER;
 }
 
-static int bind_matrix(struct binder *b, struct weight_view *w, const struct tensor **out, const char *part, size_t rows,
-                       size_t cols)
+static int bind_matrix(struct binder *b, struct weight_view *w, const struct tensor **out, const char *part,
+                       size_t rows, size_t cols)
 {
     const struct tensor *t;
     enum weight_type type;
@@ -100,11 +105,13 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
     return type == WEIGHT_F8_E4M3 ? model_bind_scale(b, w, part, t->file) : VB_OK;
 }
 
-/* Values of `unit`, the number of rows in a unit that is not divided among ranks: all rows of a matrix, or a group of rows. */
+/* Values of `unit`, the number of rows in a unit that is not divided among ranks: all rows of a matrix, or a group of
+ * rows. */
 #define WHOLE 0
 #define BY_ROWS OP_ROW_GROUP
 
-/* Counts the scales of codes of 4 bits, too. Those of FP8 and int8 matrices, less than 1 % of the bytes, are not counted. */
+/* Counts the scales of codes of 4 bits, too. Those of FP8 and int8 matrices, less than 1 % of the bytes, are not
+ * counted. */
 static void count_stored(struct binder *b, const struct weight_view *w)
 {
     b->newest_bytes = weight_bytes(w) + weight_group_scale_bytes(w);
@@ -112,7 +119,8 @@ static void count_stored(struct binder *b, const struct weight_view *w)
 }
 
 /* Binds this rank's share of a matrix, in units of `unit` rows. */
-static int bind_share(struct binder *b, struct weight_view *w, const struct tensor **t, const char *part, size_t rows, size_t cols, size_t unit)
+static int bind_share(struct binder *b, struct weight_view *w, const struct tensor **t, const char *part, size_t rows,
+                      size_t cols, size_t unit)
 {
     int rc = bind_matrix(b, w, t, part, rows, cols);
     if (rc || !w->data)
@@ -130,8 +138,8 @@ static int bind_linear(struct binder *b, struct weight_view *w, const char *part
     return rc ? rc : model_plan_linear(b, w, t);
 }
 
-/* Takes a vector and converts it to f32. `part` includes the end of the name, because the name of the router's bias does
- * not end in ".weight". */
+/* Takes a vector and converts it to f32. `part` includes the end of the name, because the name of the router's bias
+ * does not end in ".weight". */
 static int bind_vector(struct binder *b, const float **out, const char *part, size_t count)
 {
     const struct tensor *t = NULL;
@@ -140,7 +148,8 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
     if (rc)
         return rc;
     if (!weight_type(t, &type) || type >= WEIGHT_F8_E4M3)
-        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16 or BF16", t->file, t->name, t->dtype_name);
+        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16 or BF16", t->file, t->name,
+                       t->dtype_name);
     if (!t->data) /* the checkpoint has no weights (checkpoint_from_list) */
         return VB_OK;
     struct weight_view w = {.type = type, .data = t->data, .rows = 1, .cols = count, .stride = count};
@@ -169,16 +178,17 @@ static int bind_kv_b(struct binder *b, struct mla *a)
     return rc ? rc : model_plan_kv_b(b, a, t);
 }
 
-/* Takes W_uk if it is a tensor of its own. A quantized W_uk must be transposed, so that its blocks run along n. A W_uk that
- * is not quantized must not be transposed. There are no kernels for the other two cases. */
+/* Takes W_uk if it is a tensor of its own. A quantized W_uk must be transposed, so that its blocks run along n. A W_uk
+ * that is not quantized must not be transposed. There are no kernels for the other two cases. */
 static int bind_keys(struct binder *b, struct mla *a)
 {
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
     const struct tensor *t = NULL;
     a->uk_transposed = is_stored(b, "self_attn.k_b_proj_transposed.weight");
     a->uk_stride = a->uk_transposed ? latent : n;
-    int rc = a->uk_transposed ? bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n, head_unit(b) * latent)
-                              : bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent, head_unit(b) * n);
+    int rc = a->uk_transposed
+                 ? bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n, head_unit(b) * latent)
+                 : bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent, head_unit(b) * n);
     if (!rc && weight_is_quantized(a->w_uk.type) != a->uk_transposed)
         rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s type", t->file, t->name, t->dtype_name,
                      a->uk_transposed ? "a quantized" : "no quantized");
@@ -187,7 +197,8 @@ static int bind_keys(struct binder *b, struct mla *a)
     return a->uk_transposed ? model_plan_linear(b, &a->w_uk, t) : model_plan_keys(b, a, t);
 }
 
-/* Takes W_uk and W_uv. They are two tensors in a GGUF file in which at least one of them is quantized (checkpoint_gguf.c). */
+/* Takes W_uk and W_uv. They are two tensors in a GGUF file in which at least one of them is quantized
+ * (checkpoint_gguf.c). */
 static int bind_heads(struct binder *b, struct mla *a)
 {
     size_t v = b->c->dims.v;
@@ -198,8 +209,8 @@ static int bind_heads(struct binder *b, struct mla *a)
     return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", b->c->dims.H * v, b->c->dims.c, head_unit(b) * v);
 }
 
-/* Takes a matrix whose input is never rounded or quantized. If the file has it quantized, it is converted to f32. If `to_bf16` is not
- * 0, a matrix that is not BF16 is rounded to BF16. */
+/* Takes a matrix whose input is never rounded or quantized. If the file has it quantized, it is converted to f32. If
+ * `to_bf16` is not 0, a matrix that is not BF16 is rounded to BF16. */
 static int bind_exact(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols, int to_bf16)
 {
     const struct tensor *t;
@@ -241,7 +252,8 @@ static int bind_indexer(struct binder *b, struct mla *a, int layer)
         return rc;
     a->sees_all = layer >= c->num_hidden_layers && c->conventions.value[MTP_INDEXER];
     a->has_indexer = !a->sees_all;
-    return bind_exact(b, &a->indexer.weights_proj, "self_attn.indexer.weights_proj", H, c->dims.d, c->conventions.value[INDEXER_WEIGHTS]);
+    return bind_exact(b, &a->indexer.weights_proj, "self_attn.indexer.weights_proj", H, c->dims.d,
+                      c->conventions.value[INDEXER_WEIGHTS]);
 }
 
 static int bind_mla(struct binder *b, struct mla *a, int layer)
@@ -272,7 +284,8 @@ static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t wi
     snprintf(gate, sizeof gate, "%s.gate_proj", part);
     snprintf(up, sizeof up, "%s.up_proj", part);
     snprintf(down, sizeof down, "%s.down_proj", part);
-    if ((rc = bind_linear(b, &m->gate_proj, gate, width, d, BY_ROWS)) || (rc = bind_linear(b, &m->up_proj, up, width, d, BY_ROWS)))
+    if ((rc = bind_linear(b, &m->gate_proj, gate, width, d, BY_ROWS)) ||
+        (rc = bind_linear(b, &m->up_proj, up, width, d, BY_ROWS)))
         return rc;
     return bind_linear(b, &m->down_proj, down, d, width, BY_ROWS);
 }
@@ -299,7 +312,8 @@ static int bind_moe(struct binder *b, struct moe *m)
 static void set_layer(struct binder *b, int index)
 {
     int head = b->o->heads_of ? index - b->c->num_hidden_layers : -1;
-    snprintf(b->prefix, sizeof b->prefix, head < 0 ? "model.layers.%d." : PARALLEL_HEADS "%d.", head < 0 ? index : head);
+    snprintf(b->prefix, sizeof b->prefix, head < 0 ? "model.layers.%d." : PARALLEL_HEADS "%d.",
+             head < 0 ? index : head);
 }
 
 int model_bind_layer(struct binder *b, struct layer *l, int index)
@@ -325,8 +339,11 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
     int rc;
     set_layer(b, index);
     if (is_stored(b, "rot.weight") || (b->c->rotated && !strcmp(b->c->architecture, "GlmMoeDsaForCausalLM")))
-        return vb_fail(b->err, VB_UNSUPPORTED, "%s: MTP layer %d wants hidden states that are rotated by %srot.weight, which is not supported; "
-                       "set num_nextn_predict_layers to 0 in %s to do without it", checkpoint_dir(b->m->checkpoint), index, b->prefix, config_origin(b->c));
+        return vb_fail(b->err, VB_UNSUPPORTED,
+                       "%s: MTP layer %d wants hidden states that are rotated by %srot.weight, which is not supported; "
+                       "set num_nextn_predict_layers to 0 in %s to do without "
+                       "it",
+                       checkpoint_dir(b->m->checkpoint), index, b->prefix, config_origin(b->c));
     if ((rc = model_bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
         (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
         (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d, BY_ROWS)) ||
@@ -337,7 +354,8 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
             return rc;
         count_stored(b, &module->embed_tokens);
     }
-    return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d, BY_ROWS) : VB_OK;
+    return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d, BY_ROWS)
+                                                   : VB_OK;
 }
 
 /* A module that does not store its own embedding or output head uses that of the main model. */
@@ -368,7 +386,8 @@ static int bind_outside(struct binder *b)
     return model_plan_tied_head(b, &m->lm_head, &m->embed_tokens, t);
 }
 
-/* Returns the number of MTP layers: num_nextn_predict_layers, minus the last ones of which the checkpoint stores no tensor. */
+/* Returns the number of MTP layers: num_nextn_predict_layers, minus the last ones of which the checkpoint stores no
+ * tensor. */
 static int count_mtp(struct binder *b)
 {
     size_t first;
@@ -390,24 +409,26 @@ int model_layer_of(const char *name)
 
 static int is_vision(const char *name)
 {
-    static const char *const prefixes[] = {"vision_tower.", "mm_projector.", "multi_modal_projector.", "model.vision_tower.",
-                                           "vision_encoder.", "vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm.",
-                                           "model.multi_modal_projector."};
+    static const char *const prefixes[] = {"vision_tower.", "mm_projector.", "multi_modal_projector.",
+                                           "model.vision_tower.", "vision_encoder.", "vision_language_adapter.",
+                                           "patch_merger.", "pre_mm_projector_norm.", "model.multi_modal_projector."};
     size_t i = 0;
     while (i < sizeof prefixes / sizeof *prefixes && strncmp(name, prefixes[i], strlen(prefixes[i])))
         i++;
     return i < sizeof prefixes / sizeof *prefixes;
 }
 
-/* Returns why the model may leave *t unused, or NULL if it must not. A layer after the last one may be unused only if it is
- * an MTP layer. Otherwise config.json may have too small a number of layers. */
+/* Returns why the model may leave *t unused, or NULL if it must not. A layer after the last one may be unused only if
+ * it is an MTP layer. Otherwise config.json may have too small a number of layers. */
 static const char *explain(struct binder *b, const struct tensor *t)
 {
-    static const char *const scales[] = {".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".kv_cache_scale", ".kv_cache_offset",
-                                         ".fa_q.scale", ".fa_k.scale", ".fa_v.scale", ".fa_q.offset", ".fa_k.offset", ".fa_v.offset"};
+    static const char *const scales[] = {".input_scale", ".input_global_scale", ".k_scale", ".v_scale",
+                                         ".kv_cache_scale", ".kv_cache_offset", ".fa_q.scale", ".fa_k.scale",
+                                         ".fa_v.scale", ".fa_q.offset", ".fa_k.offset", ".fa_v.offset"};
     int layer = model_layer_of(t->name), is_head = !strncmp(t->name, PARALLEL_HEADS, sizeof PARALLEL_HEADS - 1);
     if (is_head != (b->o->heads_of != NULL))
-        return is_head ? "of a parallel head, which draft method parallel-heads computes" : "of the model for which the heads are";
+        return is_head ? "of a parallel head, which draft method parallel-heads computes"
+                       : "of the model for which the heads are";
     if (vb_ends_with(t->name, ".rotary_emb.inv_freq"))
         return "computed from config.json";
     if (is_vision(t->name))
@@ -420,7 +441,8 @@ static const char *explain(struct binder *b, const struct tensor *t)
     if (b->c->gguf && (vb_ends_with(t->name, ".attn_k_b.weight") || vb_ends_with(t->name, ".attn_v_b.weight")))
         return "a part of attn_kv_b, which is stored too";
     if (b->c->gguf && layer >= 0 && config_layer_is_shared(b->c, layer) && strstr(t->name, ".self_attn.indexer."))
-        return "the layer shares what the last full layer before it chooses"; /* published files repeat that layer's indexer */
+        return "the layer shares what the last full layer before it chooses"; /* published files repeat that layer's
+                                                                                 indexer */
     if (b->c->tie_word_embeddings && !strcmp(t->name, "lm_head.weight"))
         return "tie_word_embeddings is true: embed_tokens is the head";
     if (layer >= b->c->num_hidden_layers + b->m->num_mtp) {
@@ -431,7 +453,8 @@ static const char *explain(struct binder *b, const struct tensor *t)
     return NULL;
 }
 
-/* Checks every tensor that was not taken. Records the reason why it is unused, or returns an error if there is no reason. */
+/* Checks every tensor that was not taken. Records the reason why it is unused, or returns an error if there is no
+ * reason. */
 static int account(struct binder *b)
 {
     struct checkpoint *c = b->m->checkpoint;
@@ -460,7 +483,8 @@ static int refuse_drafter(struct binder *b)
     set_layer(b, 0);
     if (!b->m->num_mtp || checkpoint_with_prefix(b->m->checkpoint, b->prefix, &first))
         return VB_OK;
-    return vb_fail(b->err, VB_UNSUPPORTED, "%s: it has MTP layers only, wanted the file of the whole model", checkpoint_dir(b->m->checkpoint));
+    return vb_fail(b->err, VB_UNSUPPORTED, "%s: it has MTP layers only, wanted the file of the whole model",
+                   checkpoint_dir(b->m->checkpoint));
 }
 
 /* Binds the layers, and what is before and after them. */
@@ -500,8 +524,8 @@ static int bind_all(struct binder *b)
     return rc;
 }
 
-int model_bind_under(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
-                     const vb_allocator *a, vb_error *err)
+int model_bind_under(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint,
+                     const struct model_options *o, const vb_allocator *a, vb_error *err)
 {
     struct vb_model *m = vb_alloc(a, 1, sizeof *m);
     if (m)
@@ -539,12 +563,13 @@ int model_set_options(struct config *c, const char *dir, const struct model_opti
     c->tensor_cores = o->tensor_cores;
     c->cache_type = o->cache_type;
     if (!cache_type_fits(c, o->cache_type))
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir, c->kv_lora_rank,
-                       cache_type_name(o->cache_type));
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir,
+                       c->kv_lora_rank, cache_type_name(o->cache_type));
     return VB_OK;
 }
 
-int model_open_under(struct vb_model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
+int model_open_under(struct vb_model **out, const char *dir, const struct model_options *o, const vb_allocator *a,
+                     vb_error *err)
 {
     struct config config;
     struct checkpoint *checkpoint;

@@ -21,10 +21,11 @@ struct indexer model_indexer(const struct config *c)
 
 static struct kv_layout layout_of(const struct config *c, enum cache_type type)
 {
-    static const enum kv_type types[CACHE_TYPES] = {[CACHE_TYPE_F32] = KV_F32, [CACHE_TYPE_BF16] = KV_BF16, [CACHE_TYPE_Q8] = KV_Q8};
+    static const enum kv_type types[CACHE_TYPES] = {[CACHE_TYPE_F32] = KV_F32, [CACHE_TYPE_BF16] = KV_BF16,
+                                                    [CACHE_TYPE_Q8] = KV_Q8};
     struct indexer ix = model_indexer(c);
-    return (struct kv_layout){.type = types[type], .latent = c->dims.c, .rope = c->dims.r, .index_layers = full_layers(c),
-                              .index_row = index_row_bytes(&ix)};
+    return (struct kv_layout){.type = types[type], .latent = c->dims.c, .rope = c->dims.r,
+                              .index_layers = full_layers(c), .index_row = index_row_bytes(&ix)};
 }
 
 struct kv_layout model_cache_layout(const struct config *c) { return layout_of(c, c->cache_type); }

@@ -12,9 +12,11 @@
 struct item {
     size_t size;
     uint32_t bits;
-    size_t scale, minimum; /* for quantized types: offsets of the f16 scales in a block. If the scales are finite, so are
-                              the weights: each is the product of a scale and small integers, which f32 represents */
-    int split;             /* nonzero if the bits of the scale are in four pieces (IQ1_M), the last of which is at `scale` */
+    size_t scale, minimum; /* for quantized types: offsets of the f16 scales in a block. If the scales are finite, so
+                              are the weights: each is the product of a scale and small integers, which f32
+                              represents */
+    int split;             /* nonzero if the bits of the scale are in four pieces (IQ1_M), the last of which is at
+                              `scale` */
     int exponents;         /* nonzero if the scale is the exponent of MXFP4 instead, one byte */
 };
 #define NUMBER(size_, bits_) {.size = size_, .bits = bits_, .scale = NONE, .minimum = NONE}
@@ -29,17 +31,37 @@ static int is_exponents(const struct tensor *t)
 static int item_of(const struct tensor *t, struct item *item)
 {
     static const struct item items[DTYPE_OTHER] = {
-        [DTYPE_F32] = NUMBER(4, 0x7f800000), [DTYPE_F16] = NUMBER(2, 0x7c00), [DTYPE_BF16] = NUMBER(2, 0x7f80),
-        [DTYPE_F8_E4M3] = NUMBER(1, 0x7f), [DTYPE_Q8_0] = BLOCK(0, NONE), [DTYPE_Q4_0] = BLOCK(0, NONE),
-        [DTYPE_Q5_0] = BLOCK(0, NONE), [DTYPE_Q5_1] = BLOCK(0, 2), [DTYPE_Q4_K] = BLOCK(0, 2), [DTYPE_Q5_K] = BLOCK(0, 2),
-        [DTYPE_Q6_K] = BLOCK(208, NONE), [DTYPE_MXFP4] = {.scale = 0, .minimum = NONE, .exponents = 1},
-        [DTYPE_IQ2_XXS] = BLOCK(0, NONE), [DTYPE_IQ2_XS] = BLOCK(0, NONE), [DTYPE_IQ2_S] = BLOCK(0, NONE),
-        [DTYPE_IQ3_XXS] = BLOCK(0, NONE), [DTYPE_IQ3_S] = BLOCK(0, NONE), [DTYPE_IQ1_S] = BLOCK(0, NONE),
-        [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1}, [DTYPE_TQ1_0] = BLOCK(52, NONE), [DTYPE_TQ2_0] = BLOCK(64, NONE),
-        [DTYPE_Q4_1] = BLOCK(0, 2), [DTYPE_IQ4_NL] = BLOCK(0, NONE), [DTYPE_IQ4_XS] = BLOCK(0, NONE),
-        [DTYPE_Q3_K] = BLOCK(108, NONE), [DTYPE_Q2_K] = BLOCK(80, 82), [DTYPE_GGUF_NVFP4] = BLOCK(NONE, NONE), /* all its scales are finite */
+        [DTYPE_F32] = NUMBER(4, 0x7f800000),
+        [DTYPE_F16] = NUMBER(2, 0x7c00),
+        [DTYPE_BF16] = NUMBER(2, 0x7f80),
+        [DTYPE_F8_E4M3] = NUMBER(1, 0x7f),
+        [DTYPE_Q8_0] = BLOCK(0, NONE),
+        [DTYPE_Q4_0] = BLOCK(0, NONE),
+        [DTYPE_Q5_0] = BLOCK(0, NONE),
+        [DTYPE_Q5_1] = BLOCK(0, 2),
+        [DTYPE_Q4_K] = BLOCK(0, 2),
+        [DTYPE_Q5_K] = BLOCK(0, 2),
+        [DTYPE_Q6_K] = BLOCK(208, NONE),
+        [DTYPE_MXFP4] = {.scale = 0, .minimum = NONE, .exponents = 1},
+        [DTYPE_IQ2_XXS] = BLOCK(0, NONE),
+        [DTYPE_IQ2_XS] = BLOCK(0, NONE),
+        [DTYPE_IQ2_S] = BLOCK(0, NONE),
+        [DTYPE_IQ3_XXS] = BLOCK(0, NONE),
+        [DTYPE_IQ3_S] = BLOCK(0, NONE),
+        [DTYPE_IQ1_S] = BLOCK(0, NONE),
+        [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1},
+        [DTYPE_TQ1_0] = BLOCK(52, NONE),
+        [DTYPE_TQ2_0] = BLOCK(64, NONE),
+        [DTYPE_Q4_1] = BLOCK(0, 2),
+        [DTYPE_IQ4_NL] = BLOCK(0, NONE),
+        [DTYPE_IQ4_XS] = BLOCK(0, NONE),
+        /* all its scales are finite */
+        [DTYPE_Q3_K] = BLOCK(108, NONE),
+        [DTYPE_Q2_K] = BLOCK(80, 82),
+        [DTYPE_GGUF_NVFP4] = BLOCK(NONE, NONE),
     };
-    if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4 || t->dtype == DTYPE_I8) /* every code of these is a number */
+    if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4 ||
+        t->dtype == DTYPE_I8) /* every code of these is a number */
         return 0;
     *item = items[t->dtype == DTYPE_OTHER ? DTYPE_MXFP4 : t->dtype];
     if (t->dtype == DTYPE_OTHER)
@@ -60,21 +82,24 @@ static int scale_is_bad(const struct item *item, const unsigned char *block)
     return item->split ? split_half_is_bad(block + item->scale) : half_is_bad(block + item->scale);
 }
 
-/* The largest weight of an MXFP4 block is 12 * 2^(e-128). Also, the value 255 is no number in the format's specification. */
+/* The largest weight of an MXFP4 block is 12 * 2^(e-128). Also, the value 255 is no number in the format's
+ * specification. */
 static int exponent_is_bad(unsigned e) { return e > 252; }
 
 static size_t find_bad_block(const unsigned char *data, size_t count, const struct item *item)
 {
     for (size_t i = 0; i < count; i++) {
         const unsigned char *block = data + i * item->size;
-        if (item->exponents ? exponent_is_bad(block[0]) : scale_is_bad(item, block) || (item->minimum != NONE && half_is_bad(block + item->minimum)))
+        if (item->exponents
+                ? exponent_is_bad(block[0])
+                : scale_is_bad(item, block) || (item->minimum != NONE && half_is_bad(block + item->minimum)))
             return i;
     }
     return count;
 }
 
-/* Returns the index of the first of `count` items that is not finite, or `count` if there is none. There is one loop for
- * each size, without an early exit, so that the compiler can vectorise it. */
+/* Returns the index of the first of `count` items that is not finite, or `count` if there is none. There is one loop
+ * for each size, without an early exit, so that the compiler can vectorise it. */
 static size_t find_bad(const unsigned char *data, size_t count, const struct item *item)
 {
     unsigned bad = 0;
@@ -111,7 +136,8 @@ static int not_finite(const struct tensor *t, size_t item, vb_error *err)
     size_t cols = t->ndim == 2 ? (size_t)t->shape[1] : 0;
     const char *what = t->dtype == DTYPE_F8_E4M3 ? "not a number" : "not finite";
     if (cols)
-        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %s", t->file, t->name, item / cols, item % cols, what);
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %s", t->file, t->name, item / cols, item % cols,
+                       what);
     return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu] is %s", t->file, t->name, item, what);
 }
 
@@ -121,13 +147,18 @@ static int block_not_finite(const struct tensor *t, size_t i, const struct item 
     const unsigned char *block = (const unsigned char *)t->data + i * item->size;
     size_t row = (size_t)t->shape[t->ndim - 1] / f->numbers;
     if (item->exponents)
-        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its scale has the exponent %d, wanted at most 252", t->file,
+        return vb_fail(err, VB_BAD_CHECKPOINT,
+                       "%s: %s, block %zu of row %zu: its scale has the exponent %d, wanted at most 252", t->file,
                        t->name, i % row, i / row, block[0]);
-    return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its %s is not finite", t->file, t->name, i % row, i / row,
-                   scale_is_bad(item, block) ? "scale d" : t->dtype == DTYPE_Q5_1 || t->dtype == DTYPE_Q4_1 ? "minimum m" : "scale dmin");
+    return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its %s is not finite", t->file, t->name,
+                   i % row, i / row,
+                   scale_is_bad(item, block) ? "scale d"
+                   : t->dtype == DTYPE_Q5_1 || t->dtype == DTYPE_Q4_1 ? "minimum m"
+                   : "scale dmin");
 }
 
-int model_check(const struct vb_model *m, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
+int model_check(const struct vb_model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
+                vb_error *err)
 {
     size_t total = 0, done = 0, count = checkpoint_count(m->checkpoint);
     struct item item;

@@ -1,9 +1,9 @@
-/* engine/model/model_copy.c -- copies of matrices. A copy is made if a matrix must be rounded to BF16, quantized, decoded,
- * or reordered into panels.
+/* engine/model/model_copy.c -- copies of matrices. A copy is made if a matrix must be rounded to BF16, quantized,
+ * decoded, or reordered into panels.
  *
- * While tensors are found by name, copies are only planned. When no tensor is missing, all copies are made in one block of
- * memory. Each thread works on a few megabytes at a time. Pages of the file are released as soon as they have been copied,
- * so that memory contains little more than the copies. */
+ * While tensors are found by name, copies are only planned. When no tensor is missing, all copies are made in one block
+ * of memory. Each thread works on a few megabytes at a time. Pages of the file are released as soon as they have been
+ * copied, so that memory contains little more than the copies. */
 #include "engine/model/model_internal.h"
 #include "engine/base/numbers.h"
 #include "engine/base/pages.h"
@@ -17,7 +17,8 @@
 #include "ops/weights.h"
 #include "simd/decode.h"
 
-#define AT_ONCE ((size_t)2 << 20) /* approximate number of bytes that a task reads or writes: as many as an L2 cache holds */
+#define AT_ONCE ((size_t)2 << 20) /* approximate number of bytes that a task reads or writes: as many as an L2 cache
+                                     holds */
 #define PROGRESS_BYTES ((size_t)8 << 20) /* fewest bytes between two calls of `progress` */
 
 /* ---- what is to be copied ---- */
@@ -30,12 +31,15 @@ struct op_share model_own_share(const struct binder *b, size_t rows, size_t unit
     return r && unit ? op_share_of(&r->op, r->op.rank, rows, unit) : (struct op_share){0, rows};
 }
 
-static int quantizes(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
+static int quantizes(const struct binder *b)
+{
+    return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4;
+}
 
 /* Returns the type in which the model uses a matrix of a linear layer. `cols` is the length of the rows, over which the
- * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4 and F4
- * stay as they are in precision bf16, because a copy would be four times as large; their weights are rounded each time they
- * are read. */
+ * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4
+ * and F4 stay as they are in precision bf16, because a copy would be four times as large; their weights are rounded
+ * each time they are read. */
 static enum weight_type wanted_type(const struct binder *b, enum weight_type type, size_t cols)
 {
     if (weight_is_quantized(type) || b->c->precision == PRECISION_F32 || (quantizes(b) && cols % QUANTIZED_GROUP) ||
@@ -45,7 +49,9 @@ static enum weight_type wanted_type(const struct binder *b, enum weight_type typ
         return WEIGHT_Q4_BF16; /* the same codes and scales */
     if (type == WEIGHT_I8 && b->c->precision == PRECISION_Q8)
         return WEIGHT_Q8_F32; /* the same */
-    return b->c->precision == PRECISION_BF16 ? WEIGHT_BF16 : b->c->precision == PRECISION_Q8 ? WEIGHT_Q8_0 : WEIGHT_Q4_0;
+    return b->c->precision == PRECISION_BF16 ? WEIGHT_BF16
+           : b->c->precision == PRECISION_Q8 ? WEIGHT_Q8_0
+           : WEIGHT_Q4_0;
 }
 
 /* Does the same for a matrix. The codes and scales of F4 are kept, too. */
@@ -55,13 +61,18 @@ static enum weight_type wanted_of(const struct binder *b, const struct weight_vi
     return w->type != WEIGHT_F4 || type == WEIGHT_F4 ? type : w->group_size == 32 ? WEIGHT_MXFP4 : WEIGHT_NVFP4;
 }
 
-static int wants_panels(const struct binder *b, enum weight_type type) { return weight_has_panels(type) && !b->o->from_file && !b->on_device; }
+static int wants_panels(const struct binder *b, enum weight_type type)
+{
+    return weight_has_panels(type) && !b->o->from_file && !b->on_device;
+}
 
 /* Returns the view of a copy of `from`, without its data. */
-static struct weight_view result_of(const struct binder *b, enum weight_type type, const struct weight_view *from, size_t rows, size_t cols)
+static struct weight_view result_of(const struct binder *b, enum weight_type type, const struct weight_view *from,
+                                    size_t rows, size_t cols)
 {
-    return (struct weight_view){.type = type, .rows = rows, .cols = cols, .stride = cols, .panels = wants_panels(b, type),
-                                .tensor_scale = from->tensor_scale, .divides = from->divides};
+    return (struct weight_view){.type = type, .rows = rows, .cols = cols, .stride = cols,
+                                .panels = wants_panels(b, type), .tensor_scale = from->tensor_scale,
+                                .divides = from->divides};
 }
 
 static int plan(struct binder *b, const struct model_copy *copy)
@@ -71,7 +82,8 @@ static int plan(struct binder *b, const struct model_copy *copy)
         size_t room = b->room ? 2 * b->room : 64;
         struct model_copy *more = vb_alloc(m->allocator, room, sizeof *more);
         if (!more)
-            return vb_fail(b->err, VB_NO_MEMORY, "%s: no memory to plan copies of its matrices", checkpoint_dir(m->checkpoint));
+            return vb_fail(b->err, VB_NO_MEMORY, "%s: no memory to plan copies of its matrices",
+                           checkpoint_dir(m->checkpoint));
         if (m->num_copies)
             memcpy(more, m->copies, m->num_copies * sizeof *more);
         vb_free(m->allocator, m->copies);
@@ -82,8 +94,8 @@ static int plan(struct binder *b, const struct model_copy *copy)
     return VB_OK;
 }
 
-/* Returns whether there is nothing to copy: the checkpoint has no weights (checkpoint_from_list), and not even the types of copies
- * are wanted. */
+/* Returns whether there is nothing to copy: the checkpoint has no weights (checkpoint_from_list), and not even the
+ * types of copies are wanted. */
 static int has_no_copy(const struct binder *b, const struct weight_view *w) { return !w->data && !b->o->shapes_only; }
 
 /* Like weight_rows, but if the view has no data, neither does the result. */
@@ -95,11 +107,13 @@ static struct weight_view some_of(const struct weight_view *w, size_t first, siz
 }
 
 /* Plans a copy of all rows of *w. If `also` is not NULL, *also is the part of *w that has rows `rows`. */
-static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also, struct op_share rows)
+static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also,
+                      struct op_share rows)
 {
     enum weight_type type = wanted_of(b, w);
-    struct model_copy copy = {.result = result_of(b, type, w, w->rows, w->cols), .to = w, .also = also, .also_row = rows.begin, .also_rows = rows.end - rows.begin,
-                              .tensor = t, .head_rows = w->rows};
+    struct model_copy copy = {.result = result_of(b, type, w, w->rows, w->cols), .to = w, .also = also,
+                              .also_row = rows.begin, .also_rows = rows.end - rows.begin, .tensor = t,
+                              .head_rows = w->rows};
     if (has_no_copy(b, w))
         return VB_OK;
     w->rounded = weight_is_packed(type) && b->c->precision == PRECISION_BF16;
@@ -114,14 +128,15 @@ static int plan_whole(struct binder *b, struct weight_view *w, const struct tens
         return VB_OK;
     if (w->rows)
         return plan(b, &copy);
-    *w = copy.result; /* this rank has no rows, but the type is still needed: the form of the layer's input follows from it */
+    *w = copy.result; /* this rank has no rows, but the type is still needed: the form of the layer's input follows from
+                         it */
     if (also)
         *also = copy.result;
     return VB_OK;
 }
 
-/* If `parts` copies have been planned since there were `before` copies, they replace all of the tensor. Then the function
- * marks the tensor as copied. */
+/* If `parts` copies have been planned since there were `before` copies, they replace all of the tensor. Then the
+ * function marks the tensor as copied. */
 static int end_tensor(struct binder *b, const struct tensor *t, size_t before, size_t parts, int rc)
 {
     if (!rc && b->m->num_copies == before + parts)
@@ -137,7 +152,8 @@ int model_plan_linear(struct binder *b, struct weight_view *w, const struct tens
     return end_tensor(b, t, before, 1, plan_whole(b, w, t, NULL, NO_ROWS));
 }
 
-int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t)
+int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding,
+                         const struct tensor *t)
 {
     size_t before = b->m->num_copies;
     struct op_share own = model_own_share(b, head->rows, OP_ROW_GROUP);
@@ -147,13 +163,14 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
     return end_tensor(b, t, before, 1, plan_whole(b, embedding, t, head, own));
 }
 
-/* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantized along c, the copy is F32. Otherwise
- * the copy is quantized along n, if the precision requires it and n is a multiple of 32. The scales of I4 and F4 are along c, and each row of
- * I8 has its own scale, so the numbers of such a matrix are quantized like others. */
+/* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantized along c, the copy is F32.
+ * Otherwise the copy is quantized along n, if the precision requires it and n is a multiple of 32. The scales of I4 and
+ * F4 are along c, and each row of I8 has its own scale, so the numbers of such a matrix are quantized like others. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
     size_t n = b->c->dims.n, latent = b->c->dims.c, H = (a->w_uk.rows + a->uk_stride - 1) / a->uk_stride;
-    enum weight_type stored = a->w_uk.type, numbers = weight_is_packed(stored) || stored == WEIGHT_I8 ? WEIGHT_F32 : stored;
+    enum weight_type stored = a->w_uk.type,
+                     numbers = weight_is_packed(stored) || stored == WEIGHT_I8 ? WEIGHT_F32 : stored;
     enum weight_type type = weight_is_quantized(stored) ? WEIGHT_F32 : wanted_type(b, numbers, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
     if (type == numbers)
@@ -173,8 +190,8 @@ static int plan_values(struct binder *b, struct mla *a, const struct weight_view
 {
     size_t H = kv_b->rows / a->uv_stride, v = b->c->dims.v;
     enum weight_type type = wanted_of(b, kv_b);
-    struct model_copy copy = {.result = result_of(b, type, kv_b, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b, .tensor = t,
-                              .head_rows = v, .head_stride = a->uv_stride, .first = a->uv_stride - v};
+    struct model_copy copy = {.result = result_of(b, type, kv_b, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b,
+                              .tensor = t, .head_rows = v, .head_stride = a->uv_stride, .first = a->uv_stride - v};
     if (type == kv_b->type && !copy.result.panels)
         return VB_OK;
     a->uv_stride = v;
@@ -200,7 +217,8 @@ int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
     if (has_no_copy(b, &kv_b))
         return VB_OK;
     if (!weight_is_quantized(kv_b.type) && !quantizes(b))
-        return end_tensor(b, t, before, 1, plan_whole(b, &a->w_uk, t, &a->w_uv, (struct op_share){kv_b.rows ? n : 0, kv_b.rows}));
+        return end_tensor(b, t, before, 1,
+                          plan_whole(b, &a->w_uk, t, &a->w_uv, (struct op_share){kv_b.rows ? n : 0, kv_b.rows}));
     a->w_uv = some_of(&kv_b, kv_b.rows ? n : 0, kv_b.rows - (kv_b.rows ? n : 0));
     int rc = plan_keys(b, a, t);
     if (!rc)
@@ -219,9 +237,10 @@ struct making {
     struct pages pages;   /* of this block */
     char *scratch;        /* `room` bytes for each thread: first the numbers of PANEL_ROWS rows, then their blocks */
     size_t room;
-    size_t bad;           /* the first row with a number that is too large for the type, where the rows of all copies are
-                             numbered in one sequence; SIZE_MAX: none. Accessed atomically */
-    size_t done, told, total; /* bytes of copies that have been made (atomic), that `progress` was told, and of all copies */
+    size_t bad;           /* the first row with a number that is too large for the type, where the rows of all copies
+                             are numbered in one sequence; SIZE_MAX: none. Accessed atomically */
+    size_t done, told, total; /* bytes of copies that have been made (atomic), that `progress` was told, and of all
+                                 copies */
 };
 
 static size_t block_row_bytes(enum weight_type type, size_t cols)
@@ -408,8 +427,8 @@ static int tell_bad(const struct making *m, vb_error *err)
     size_t at = i % c->head_rows;
     i = c->transposed ? source_row(c, i - at) + j : source_row(c, i);
     j = c->transposed ? at : j;
-    return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", c->tensor->file, c->tensor->name, i, j,
-                   value, quantized_format(c->result.type)->name);
+    return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", c->tensor->file,
+                   c->tensor->name, i, j, value, quantized_format(c->result.type)->name);
 }
 
 /* ---- all of them ---- */

@@ -28,7 +28,8 @@ static int same_tensor(const struct tensor *a, const struct tensor *b)
 static const struct tensor *of_module(const struct vb_model *m, int k, int head, const char *suffix)
 {
     char name[64];
-    snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k, head ? "shared_head.head" : "embed_tokens", suffix);
+    snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k,
+             head ? "shared_head.head" : "embed_tokens", suffix);
     return checkpoint_find(m->checkpoint, name);
 }
 
@@ -69,14 +70,16 @@ int64_t model_parameters(const struct vb_model *m)
 int64_t model_active_parameters(const struct vb_model *m)
 {
     const struct config *c = &m->config;
-    int64_t always = c->tie_word_embeddings ? 0 : c->hidden_size, experts = 0; /* one row of embed_tokens, unless all are read as head */
+    int64_t always = c->tie_word_embeddings ? 0 : c->hidden_size, experts = 0; /* one row of embed_tokens, unless all
+                                                                                  are read as head */
     for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
         const struct tensor *t = checkpoint_at(m->checkpoint, i);
         if (!is_weight(t) || model_layer_of(t->name) >= c->num_hidden_layers)
             continue;
         if (strstr(t->name, ".mlp.experts."))
             experts += numbers_of(t);
-        else if (c->tie_word_embeddings || strcmp(t->name, "model.embed_tokens.weight")) /* tied: it is also the output head */
+        else if (c->tie_word_embeddings ||
+                 strcmp(t->name, "model.embed_tokens.weight")) /* tied: it is also the output head */
             always += numbers_of(t);
     }
     return always + experts / c->n_routed_experts * c->num_experts_per_tok;

@@ -19,7 +19,8 @@ static void hash_piece(void *arg, size_t task, int thread)
 {
     const struct hashing *h = arg;
     (void)thread;
-    h->pieces[task] = hash64(task, (const char *)h->t->data + task * PIECE, min_size(h->t->bytes - task * PIECE, PIECE));
+    h->pieces[task] = hash64(task, (const char *)h->t->data + task * PIECE,
+                             min_size(h->t->bytes - task * PIECE, PIECE));
 }
 
 static uint64_t hash_tensor(const struct op_ctx *cx, struct hashing *h, uint64_t sum)

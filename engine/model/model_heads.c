@@ -1,9 +1,11 @@
 /* engine/model/model_heads.c -- parallel heads, opened for the model that they draft for. */
 #include "engine/model/model_internal.h"
 
-static int differs(const char *dir, const char *key, double ours, double theirs, const struct vb_model *target, vb_error *err)
+static int differs(const char *dir, const char *key, double ours, double theirs, const struct vb_model *target,
+                   vb_error *err)
 {
-    return vb_fail(err, VB_BAD_ARGUMENT, "%s: %s of the heads is %.9g, that of %s is %.9g", dir, key, ours, checkpoint_dir(target->checkpoint), theirs);
+    return vb_fail(err, VB_BAD_ARGUMENT, "%s: %s of the heads is %.9g, that of %s is %.9g", dir, key, ours,
+                   checkpoint_dir(target->checkpoint), theirs);
 }
 
 /* The heads read the target's rows, and share its norm and its output head. */
@@ -39,7 +41,8 @@ int model_bind_heads(struct binder *b)
     return rc;
 }
 
-int model_open_heads(struct vb_model **out, int *trunk_layers, const char *dir, const struct vb_model *target, vb_error *err)
+int model_open_heads(struct vb_model **out, int *trunk_layers, const char *dir, const struct vb_model *target,
+                     vb_error *err)
 {
     struct model_options o = {.conventions = &target->config.conventions, .from_file = 1, .heads_of = target};
     struct checkpoint *checkpoint;

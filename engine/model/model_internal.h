@@ -11,7 +11,8 @@
 
 #define PARALLEL_HEADS "extra_heads." /* the names of their tensors begin with this, in Meta's checkpoints too */
 
-/* All memory of a model is in one linked list of blocks. So model_close can also close a model that was only partly opened. */
+/* All memory of a model is in one linked list of blocks. So model_close can also close a model that was only partly
+ * opened. */
 struct model_block {
     struct model_block *next;
     char pad[64 - sizeof(struct model_block *)]; /* keeps the memory after this header aligned to 64 bytes */
@@ -27,8 +28,8 @@ struct model_block {
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
     struct weight_view *to;       /* set to `result` once the copy has been computed */
-    struct weight_view *also;     /* set at the same time to the also_rows rows of `result` that begin at row also_row; may be
-                                     NULL */
+    struct weight_view *also;     /* set at the same time to the also_rows rows of `result` that begin at row also_row;
+                                     may be NULL */
     size_t also_row, also_rows;
     struct weight_view from;      /* the whole stored matrix */
     const struct tensor *tensor;
@@ -47,7 +48,8 @@ struct binder {
     char prefix[64]; /* start of the tensor names of the current layer, such as "model.layers.3." */
     size_t newest_bytes; /* size of this rank's share of the matrix that was found last */
     struct offload_plan offload;
-    int on_device; /* nonzero: a device will compute with the matrices that are found now, so no panels are made of them */
+    int on_device; /* nonzero: a device will compute with the matrices that are found now, so no panels are made of
+                      them */
     size_t room; /* number of elements for which m->copies has memory */
 };
 
@@ -61,7 +63,8 @@ void *model_alloc_unset(const struct binder *b, size_t bytes);
 /* Returns the number in a name that begins with "model.layers.NUMBER", or -1 for other names. */
 int model_layer_of(const char *name);
 
-/* Returns which of `rows` rows this rank has, in units of `unit` rows; all of them if unit is 0 or there is only one process. */
+/* Returns which of `rows` rows this rank has, in units of `unit` rows; all of them if unit is 0 or there is only one
+ * process. */
 struct op_share model_own_share(const struct binder *b, size_t rows, size_t unit);
 
 /* Binds the layer of this number; those from num_hidden_layers on are layers of MTP modules or of parallel heads. */
@@ -69,24 +72,27 @@ int model_bind_layer(struct binder *b, struct layer *l, int index);
 /* Binds parallel heads, with option heads_of. Only their layers are their own, all else is the target's. */
 int model_bind_heads(struct binder *b);
 
-/* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
+/* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of
+ * it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);
 /* Plans a copy for an output head that is also the embedding, if a copy is needed. If the file stores the matrix
  * quantized, the embedding also uses the reordered copy (panels). */
-int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t);
+int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding,
+                         const struct tensor *t);
 /* model_plan_kv_b plans copies of kv_b_proj [H(n+v), c], and model_plan_keys plans a copy of a separate W_uk [H n,
  * c], if copies are needed. Before the call, *a has the views and strides of the stored matrices. */
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t);
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t);
-/* Computes all planned copies, or maps the file that keeps them. With the option shapes_only, the views get the types and shapes
- * of the copies, and no data. */
+/* Computes all planned copies, or maps the file that keeps them. With the option shapes_only, the views get the types
+ * and shapes of the copies, and no data. */
 int model_make_copies(struct binder *b);
 
-/* Stores precision, cache type and conventions in *c, the configuration of `dir`, and checks that the cache can have this type. */
+/* Stores precision, cache type and conventions in *c, the configuration of `dir`, and checks that the cache can have
+ * this type. */
 int model_set_options(struct config *c, const char *dir, const struct model_options *o, vb_error *err);
 /* model_bind with options. */
-int model_bind_under(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
-                     const vb_allocator *a, vb_error *err);
+int model_bind_under(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint,
+                     const struct model_options *o, const vb_allocator *a, vb_error *err);
 
 /* copy_cache_map looks for the file with the copies that have been planned and laid out. It returns the mapped block of
  * copies, or NULL if there is no usable file. Then, if m->cache is CACHE_WANTED, copy_cache_write writes the copies
@@ -94,8 +100,10 @@ int model_bind_under(struct vb_model **out, const struct config *config, struct 
 const unsigned char *copy_cache_map(const struct binder *b);
 void copy_cache_write(const struct binder *b);
 
-/* Takes the tensor whose name is PREFIX PART SUFFIX. It must have `ndim` dimensions: `rows`, and `cols` if ndim is 2. */
-int model_take(const struct binder *b, const struct tensor **out, const char *part, const char *suffix, int ndim, size_t rows, size_t cols);
+/* Takes the tensor whose name is PREFIX PART SUFFIX. It must have `ndim` dimensions: `rows`, and `cols` if ndim is
+ * 2. */
+int model_take(const struct binder *b, const struct tensor **out, const char *part, const char *suffix, int ndim,
+               size_t rows, size_t cols);
 
 /* ---- model_scales.c ----
  * `part` is the middle of the matrix's name, and `file` names the file in errors. Each returns VB_OK or an error. */
@@ -108,8 +116,8 @@ int model_bind_row_scales(struct binder *b, struct weight_view *w, const char *p
 int model_bind_tensor_scale(struct binder *b, struct weight_view *w, const char *part);
 /* Takes the scales of a matrix of packed codes. They stay in the file, because they are an eighth of the matrix. */
 int model_bind_groups(struct binder *b, struct weight_view *w, const char *part, const char *file);
-/* Takes the scales of a matrix of E2M1 codes. Their type tells NVFP4 (E4M3, one for each 16 weights of a row) from MXFP4 (a byte,
- * one for each 32). They stay in the file, because they are at most an eighth of the matrix. */
+/* Takes the scales of a matrix of E2M1 codes. Their type tells NVFP4 (E4M3, one for each 16 weights of a row) from
+ * MXFP4 (a byte, one for each 32). They stay in the file, because they are at most an eighth of the matrix. */
 int model_bind_floats_of_4_bits(struct binder *b, struct weight_view *w, const char *part, const char *file);
 
 #endif

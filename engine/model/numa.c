@@ -50,8 +50,8 @@ int vb_model_placement(const vb_model *m, vb_placement *out)
 #include <numa.h>
 #include <numaif.h>
 
-#define READ_AHEAD (128u << 10) /* size of one MADV_WILLNEED request; the kernel shortens larger requests to its read-ahead
-                                   window, which is 128 KB by default */
+#define READ_AHEAD (128u << 10) /* size of one MADV_WILLNEED request; the kernel shortens larger requests to its
+                                   read-ahead window, which is 128 KB by default */
 #define ASK_AT_ONCE 1024
 
 struct placing {
@@ -74,8 +74,8 @@ static int prefer(int node)
     return (int)set_mempolicy(MPOL_PREFERRED, mask, 128);
 }
 
-/* Reads the range into the page cache and maps it. The memory policy decides the node of a page only now, when the page is
- * read. */
+/* Reads the range into the page cache and maps it. The memory policy decides the node of a page only now, when the page
+ * is read. */
 static void read_in(uintptr_t begin, uintptr_t end, size_t page)
 {
     volatile unsigned char seen;
@@ -90,8 +90,8 @@ static void read_in(uintptr_t begin, uintptr_t end, size_t page)
     (void)seen;
 }
 
-/* Asks the kernel on which nodes `count` pages are, and moves pages to `node` that are on another node. `count` is at most
- * ASK_AT_ONCE. The report counts pages that were already on `node` and pages that were moved. */
+/* Asks the kernel on which nodes `count` pages are, and moves pages to `node` that are on another node. `count` is at
+ * most ASK_AT_ONCE. The report counts pages that were already on `node` and pages that were moved. */
 static void bring_home(struct placing *p, uintptr_t begin, size_t count, int node)
 {
     vb_placement *r = &p->numa->report;
@@ -114,7 +114,8 @@ static void bring_home(struct placing *p, uintptr_t begin, size_t count, int nod
         nodes[far] = node;
         after[far++] = -EAGAIN;
     }
-    if (!far || move_pages(0, far, away, nodes, after, MPOL_MF_MOVE) < 0) /* if this call fails, no page counts as moved */
+    if (!far || move_pages(0, far, away, nodes, after, MPOL_MF_MOVE) < 0) /* if this call fails, no page counts as
+                                                                             moved */
         return;
     if (move_pages(0, far, away, NULL, after, 0) < 0)
         return;
@@ -138,7 +139,8 @@ static void place_pages(void *context, uintptr_t begin, uintptr_t end, int node)
     }
 }
 
-/* Places a matrix by its rows. An embedding is different: only one row per token is read, and the calling thread reads it. */
+/* Places a matrix by its rows. An embedding is different: only one row per token is read, and the calling thread reads
+ * it. */
 static void place_tensor(struct placing *p, const struct vb_model *m, const struct tensor *t)
 {
     int looked_up = vb_ends_with(t->name, "embed_tokens.weight") && t->data != m->lm_head.data;
@@ -151,8 +153,8 @@ static void place_tensor(struct placing *p, const struct vb_model *m, const stru
                           p->page, place_pages, p);
 }
 
-/* Places a copy by its rows. In a copy in panels, the plan never divides a panel, because it keeps groups of rows together,
- * and such a group consists of whole panels. */
+/* Places a copy by its rows. In a copy in panels, the plan never divides a panel, because it keeps groups of rows
+ * together, and such a group consists of whole panels. */
 static void place_copy(struct placing *p, const struct weight_view *w)
 {
     size_t rows = w->panels ? (w->rows + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS : w->rows;
@@ -197,8 +199,11 @@ void numa_place_on(struct vb_model *m, enum placement_mode mode, const struct to
     if (!m->numa->placement.parts)
         snprintf(r->why_not, sizeof r->why_not, "there is one node, and nothing to place");
     else if (room < bytes)
-        snprintf(r->why_not, sizeof r->why_not, "the weights' %llu bytes are more than the %llu of memory to be had: their "
-                 "pages stay where the first thread to touch them runs", (unsigned long long)bytes, (unsigned long long)room);
+        snprintf(r->why_not, sizeof r->why_not,
+                 "the weights' %llu bytes are more than the %llu of memory to be had: their "
+                 "pages stay where the first thread to touch them "
+                 "runs",
+                 (unsigned long long)bytes, (unsigned long long)room);
     else
         place_weights(m);
     r->seconds = monotonic_seconds() - start;
@@ -211,11 +216,13 @@ void numa_place(struct vb_model *m, enum placement_mode mode)
     unsigned long memories[16] = {0};
     if (numa_available() < 0) { /* the kernel has no NUMA calls, or forbids them */
         m->numa->report.failed = 1;
-        snprintf(m->numa->report.why_not, sizeof m->numa->report.why_not, "the kernel has no NUMA calls, or forbids them");
+        snprintf(m->numa->report.why_not, sizeof m->numa->report.why_not,
+                 "the kernel has no NUMA calls, or forbids them");
         return;
     }
     topology_read(&t, "/sys/devices/system");
-    if (!sched_getaffinity(0, sizeof cpus, &cpus) && !get_mempolicy(NULL, memories, 8 * sizeof memories, NULL, MPOL_F_MEMS_ALLOWED))
+    if (!sched_getaffinity(0, sizeof cpus, &cpus) &&
+        !get_mempolicy(NULL, memories, 8 * sizeof memories, NULL, MPOL_F_MEMS_ALLOWED))
         topology_allow(&t, &cpus, memories[0]);
     numa_place_on(m, mode, &t);
 }

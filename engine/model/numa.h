@@ -4,8 +4,8 @@
  * machine and carries out the plan. Only engine/model/numa.c and topology.c read the topology.
  *
  * Weights are a read-only shared mapping of files, so their pages belong to the kernel's page cache. The kernel ignores
- * mbind for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than the
- * kernel allows. Therefore the code does the following for each range of pages:
+ * mbind for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than
+ * the kernel allows. Therefore the code does the following for each range of pages:
  *
  *   1. Set the memory policy of the calling thread to prefer the range's node, and read the range. Some of the pages
  *      are not yet in the page cache. The kernel allocates these pages on that node.

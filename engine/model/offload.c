@@ -13,7 +13,10 @@
 
 /* ---- the device ---- */
 
-int offload_is_auto(const vb_offload *o) { return o && o->device && (!strcmp(o->device, "auto") || !strncmp(o->device, "auto:", 5)); }
+int offload_is_auto(const vb_offload *o)
+{
+    return o && o->device && (!strcmp(o->device, "auto") || !strncmp(o->device, "auto:", 5));
+}
 
 int offload_open_device(struct device **out, const vb_offload *o, char *why_not, vb_error *err)
 {
@@ -24,9 +27,11 @@ int offload_open_device(struct device **out, const vb_offload *o, char *why_not,
         return VB_OK;
     snprintf(name, sizeof name, "%s%s", is_auto ? "cuda" : "", o->device + (is_auto ? strlen("auto") : 0));
     if (strlen(o->device) > 20 || !driver_parse(&number, name))
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown device %s; known are cpu, cuda, cuda:N, auto and auto:N", o->device);
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown device %s; known are cpu, cuda, cuda:N, auto and auto:N",
+                       o->device);
     if (o->layers < VB_OFFLOAD_AUTO)
-        return vb_fail(err, VB_BAD_ARGUMENT, "layers on the device is %d, wanted 0 or more, or -1 for as many as fit", o->layers);
+        return vb_fail(err, VB_BAD_ARGUMENT, "layers on the device is %d, wanted 0 or more, or -1 for as many as fit",
+                       o->layers);
     *out = driver_open(number, why_not, 256);
     return *out || is_auto ? VB_OK : vb_fail(err, VB_DEVICE, "device %s: %s", o->device, why_not);
 }
@@ -41,7 +46,9 @@ static size_t bytes_in_use(const struct config *c, const struct tensor *t)
         numbers *= (size_t)t->shape[i];
     if (c->precision == PRECISION_F32 || t->ndim < 2 || c->gguf)
         return t->bytes;
-    return c->precision == PRECISION_BF16 ? 2 * numbers : c->precision == PRECISION_Q8 ? numbers / 32 * 34 : numbers / 32 * 18;
+    return c->precision == PRECISION_BF16 ? 2 * numbers
+           : c->precision == PRECISION_Q8 ? numbers / 32 * 34
+           : numbers / 32 * 18;
 }
 
 /* The two parts of a layer that the device can compute alone. */
@@ -66,16 +73,23 @@ static struct layer_bytes bytes_of_layer(const struct config *c, const struct ch
         if ((its < 0 || its > c->num_hidden_layers ? c->num_hidden_layers : its) != layer)
             continue;
         *(strstr(t->name, ".mlp.") ? &of.mlp : &of.attention) += bytes;
-        of.read += !strstr(t->name, ".mlp.") ? 0 : strstr(t->name, ".mlp.experts.") ? bytes * c->dims.chosen / c->dims.E : bytes;
+        of.read += !strstr(t->name, ".mlp.") ? 0
+                   : strstr(t->name, ".mlp.experts.") ? bytes * c->dims.chosen / c->dims.E
+                   : bytes;
     }
     return of;
 }
 
-static int is_moe(const struct config *c, int layer) { return layer < c->num_hidden_layers && config_layer_is_moe(c, layer); }
+static int is_moe(const struct config *c, int layer)
+{
+    return layer < c->num_hidden_layers && config_layer_is_moe(c, layer);
+}
 
-/* Returns how many layers fit into *left bytes, from number `last` down to number `first`, and subtracts them. With `attention`, and with `experts`, what is
- * wanted of a layer with experts is its attention, or its experts, or both. Layers without experts belong to their attention. */
-static int fit(size_t *left, const struct config *c, const struct checkpoint *checkpoint, int last, int first, int attention, int experts)
+/* Returns how many layers fit into *left bytes, from number `last` down to number `first`, and subtracts them. With
+ * `attention`, and with `experts`, what is wanted of a layer with experts is its attention, or its experts, or both.
+ * Layers without experts belong to their attention. */
+static int fit(size_t *left, const struct config *c, const struct checkpoint *checkpoint, int last, int first,
+               int attention, int experts)
 {
     int count = 0;
     for (int l = last; l >= first; l--, count++) {
@@ -95,27 +109,33 @@ static size_t read_by_cpu(const struct offload_plan *plan, const struct config *
     for (int l = 0; l < c->num_hidden_layers; l++) {
         struct layer_bytes b = bytes_of_layer(c, checkpoint, l);
         int experts_there = l >= plan->first_layer && !plan->without_experts;
-        bytes += (l < plan->first_attention ? b.attention : 0) + ((is_moe(c, l) ? experts_there : l >= plan->first_attention) ? 0 : b.read);
+        bytes += (l < plan->first_attention ? b.attention : 0) +
+                 ((is_moe(c, l) ? experts_there : l >= plan->first_attention) ? 0 : b.read);
     }
     return bytes;
 }
 
 /* Chooses as many layers as fit. With attention_first, the attention of all layers comes before the experts of any. */
-static struct offload_plan choose_fitting(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint, int attention_first)
+static struct offload_plan choose_fitting(const struct offload_options *o, const struct config *c,
+                                          const struct checkpoint *checkpoint, int attention_first)
 {
     int L = c->num_hidden_layers, experts = !o->without_experts;
-    size_t room = o->device->memory - o->device->taken, left = room - room / 8; /* the rest is for caches and for the numbers of a pass */
+    size_t room = o->device->memory - o->device->taken, left = room - room / 8; /* the rest is for caches and for the
+                                                                                   numbers of a pass */
     int ends = fit(&left, c, checkpoint, L, L, 1, experts);
     int count = ends ? fit(&left, c, checkpoint, L - 1, 0, 1, experts && !attention_first) : 0, whole = count;
     if (attention_first && experts)
         whole = fit(&left, c, checkpoint, L - 1, L - count, 0, 1);
-    return (struct offload_plan){.first_layer = L - whole, .first_attention = L - count, .ends = ends, .without_experts = o->without_experts};
+    return (struct offload_plan){.first_layer = L - whole, .first_attention = L - count, .ends = ends,
+                                 .without_experts = o->without_experts};
 }
 
-struct offload_plan offload_choose(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint)
+struct offload_plan offload_choose(const struct offload_options *o, const struct config *c,
+                                   const struct checkpoint *checkpoint)
 {
     int L = c->num_hidden_layers, first = !o->device ? L : o->layers < L ? L - o->layers : 0;
-    struct offload_plan plan = {.first_layer = first, .first_attention = first, .ends = o->device && o->layers > L, .without_experts = o->without_experts};
+    struct offload_plan plan = {.first_layer = first, .first_attention = first, .ends = o->device && o->layers > L,
+                                .without_experts = o->without_experts};
     if (!o->device || o->layers != OFFLOAD_AUTO)
         return plan;
     struct offload_plan whole = choose_fitting(o, c, checkpoint, 0), parts = choose_fitting(o, c, checkpoint, 1);
@@ -182,9 +202,13 @@ static void put_matrix(struct upload *u, struct weight_view *w)
     begin_scales_at_row(w);
     put(u, w->data, (w->rows - 1) * row_bytes(w) + weight_bytes(&last));
     if (w->scale)
-        put(u, w->scale, ((divided(w->scale_row + w->rows, w->block_rows) - 1) * w->scale_stride + divided(w->scale_col + w->cols, w->block_cols)) * sizeof *w->scale);
+        put(u, w->scale,
+            ((divided(w->scale_row + w->rows, w->block_rows) - 1) * w->scale_stride +
+             divided(w->scale_col + w->cols, w->block_cols)) *
+                sizeof *w->scale);
     if (w->group_scale)
-        put(u, w->group_scale, w->type == WEIGHT_I4 ? w->rows * (w->stride / 32) * 2 : w->rows * (w->stride / w->group_size));
+        put(u, w->group_scale,
+            w->type == WEIGHT_I4 ? w->rows * (w->stride / 32) * 2 : w->rows * (w->stride / w->group_size));
 }
 
 static void put_attention(struct upload *u, struct mla *a, const struct config *c)
@@ -258,15 +282,18 @@ static void put_moe(struct upload *u, struct moe *m, const struct vb_model *of)
 
 static int is_like(const struct weight_view *a, const struct weight_view *b)
 {
-    return a->type == b->type && a->rows == b->rows && a->group_size == b->group_size && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+    return a->type == b->type && a->rows == b->rows && a->group_size == b->group_size &&
+           a->block_rows == b->block_rows && a->block_cols == b->block_cols;
 }
 
-/* Returns whether the device's operator can compute the experts: their matrices must have one type, and the router must not have too many. */
+/* Returns whether the device's operator can compute the experts: their matrices must have one type, and the router must
+ * not have too many. */
 static int may_have_experts(const struct moe *m, const struct config *c)
 {
     int may = op_router_fits_device(&(struct router){.experts = c->dims.E, .chosen = c->dims.chosen});
     for (size_t e = 1; e < c->dims.E && may; e++)
-        may = is_like(&m->experts[e].gate_proj, &m->experts->gate_proj) && is_like(&m->experts[e].up_proj, &m->experts->up_proj) &&
+        may = is_like(&m->experts[e].gate_proj, &m->experts->gate_proj) &&
+              is_like(&m->experts[e].up_proj, &m->experts->up_proj) &&
               is_like(&m->experts[e].down_proj, &m->experts->down_proj);
     return may;
 }
@@ -302,8 +329,8 @@ static void put_all(struct upload *u, struct vb_model *m, const struct offload_p
         put_matrix(u, &m->lm_head);
 }
 
-int offload_model(struct vb_model *m, const struct offload_plan *plan, struct device *device, void (*progress)(void *context, size_t done, size_t total),
-                  void *context, vb_error *err)
+int offload_model(struct vb_model *m, const struct offload_plan *plan, struct device *device,
+                  void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
 {
     struct upload counted = {0};
     if (!device)
@@ -317,7 +344,11 @@ int offload_model(struct vb_model *m, const struct offload_plan *plan, struct de
     m->device_weights = u.done;
     if (device_wait(device))
         return vb_fail(err, VB_DEVICE, "%s", device_failure(device));
-    return u.failed ? vb_fail(err, VB_NO_MEMORY, "%s has no memory for %d layers%s: their weights take %.1f MB, and %.1f MB were free; offload fewer layers", device->name,
-                              m->config.num_hidden_layers - plan->first_attention, plan->ends ? " and the output head" : "", 1e-6 * (double)counted.total,
-                              1e-6 * (double)before) : VB_OK;
+    return u.failed
+               ? vb_fail(err, VB_NO_MEMORY,
+                         "%s has no memory for %d layers%s: their weights take %.1f MB, and %.1f MB were free; offload "
+                         "fewer layers",
+                         device->name, m->config.num_hidden_layers - plan->first_attention,
+                         plan->ends ? " and the output head" : "", 1e-6 * (double)counted.total, 1e-6 * (double)before)
+               : VB_OK;
 }

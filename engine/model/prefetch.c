@@ -8,7 +8,8 @@ static void prefetch(const struct vb_model *m, const struct weight_view *w)
     checkpoint_prefetch(m->checkpoint, w->group_scale, weight_group_scale_bytes(w));
     if (w->scale && w->rows) {
         size_t first = w->scale_row / w->block_rows, last = (w->scale_row + w->rows - 1) / w->block_rows;
-        checkpoint_prefetch(m->checkpoint, w->scale + first * w->scale_stride, (last - first + 1) * w->scale_stride * sizeof *w->scale);
+        checkpoint_prefetch(m->checkpoint, w->scale + first * w->scale_stride,
+                            (last - first + 1) * w->scale_stride * sizeof *w->scale);
     }
 }
 
@@ -28,8 +29,9 @@ static int is_first(unsigned char *prefetched)
 void model_prefetch_layer(const struct vb_model *m, const struct layer *l)
 {
     const struct mla *a = &l->self_attn;
-    const struct weight_view *in_order_of_use[] = {&a->q_proj, &a->q_a_proj, &a->kv_a_proj_with_mqa, &a->indexer.wk, &a->q_b_proj, &a->indexer.wq_b,
-                                                   &a->indexer.weights_proj, &a->w_uk, &a->w_uv, &a->o_proj, &l->moe.gate};
+    const struct weight_view *in_order_of_use[] = {&a->q_proj, &a->q_a_proj, &a->kv_a_proj_with_mqa, &a->indexer.wk,
+                                                   &a->q_b_proj, &a->indexer.wq_b, &a->indexer.weights_proj, &a->w_uk,
+                                                   &a->w_uv, &a->o_proj, &l->moe.gate};
     if (!l->prefetched || !is_first(&l->prefetched[0]))
         return;
     for (size_t i = 0; i < sizeof in_order_of_use / sizeof *in_order_of_use; i++)

@@ -118,8 +118,8 @@ int ranks_agree(struct vb_ranks *r, int code, vb_error *err)
     for (int i = 0; i < r->op.count; i++)
         if (all[i].code)
             return i == r->op.rank && !i ? code
-                                         : vb_fail(err, all[i].code, "rank %d%s%s%s: %s", i, *all[i].host ? " (" : "", all[i].host,
-                                                   *all[i].host ? ")" : "", all[i].message);
+                                         : vb_fail(err, all[i].code, "rank %d%s%s%s: %s", i, *all[i].host ? " (" : "",
+                                                   all[i].host, *all[i].host ? ")" : "", all[i].message);
     return VB_OK;
 }
 
@@ -149,8 +149,8 @@ static size_t resident_bytes(void)
 void ranks_account(struct vb_ranks *r, vb_rank_facts *out)
 {
     vb_rank_facts *all = (vb_rank_facts *)(void *)r->op.buffer, *own = &all[r->op.rank];
-    *own = (vb_rank_facts){.weight_bytes = r->weight_bytes, .resident_bytes = resident_bytes(), .passes = r->passes, .gathers = r->op.gathers, .bytes = r->op.bytes,
-                           .seconds = r->op.seconds};
+    *own = (vb_rank_facts){.weight_bytes = r->weight_bytes, .resident_bytes = resident_bytes(), .passes = r->passes,
+                           .gathers = r->op.gathers, .bytes = r->op.bytes, .seconds = r->op.seconds};
     memcpy(own->host, r->host, sizeof own->host);
     exchange(r, sizeof *own);
     if (out)

@@ -1,8 +1,9 @@
-/* engine/model/ranks.h -- a group of processes that compute one model (engine/verbatim_ranks.h), and the messages of rank 0.
+/* engine/model/ranks.h -- a group of processes that compute one model (engine/verbatim_ranks.h), and the messages of
+ * rank 0.
  *
  * Rank 0 tells the other ranks what to do: which model to open, which passes to compute. A message begins with an
- * enum ranks_message. All ranks then do the same and, if it can fail, exchange error codes (ranks_agree). Between messages,
- * operators exchange their outputs (ops/ranks.h). */
+ * enum ranks_message. All ranks then do the same and, if it can fail, exchange error codes (ranks_agree). Between
+ * messages, operators exchange their outputs (ops/ranks.h). */
 #ifndef VB_MODEL_RANKS_H
 #define VB_MODEL_RANKS_H
 
@@ -43,20 +44,22 @@ struct vb_ranks {
     uint64_t passes;     /* number of messages RANKS_TARGET */
 };
 
-/* Rank 0 writes a message with ranks_put, and ends it with ranks_send. The other ranks read the same bytes with ranks_get, and end with
- * ranks_done. */
+/* Rank 0 writes a message with ranks_put, and ends it with ranks_send. The other ranks read the same bytes with
+ * ranks_get, and end with ranks_done. */
 void ranks_put(struct vb_ranks *r, const void *data, size_t bytes);
 void ranks_put_number(struct vb_ranks *r, uint64_t number);
 void ranks_put_text(struct vb_ranks *r, const char *text); /* text may be NULL */
 void ranks_send(struct vb_ranks *r);
 void ranks_get(struct vb_ranks *r, void *data, size_t bytes);
 uint64_t ranks_get_number(struct vb_ranks *r);
-/* Returns a text in memory of the group's allocator. Returns NULL if rank 0 put NULL, or if there is no memory; then *code is VB_NO_MEMORY. */
+/* Returns a text in memory of the group's allocator. Returns NULL if rank 0 put NULL, or if there is no memory; then
+ * *code is VB_NO_MEMORY. */
 char *ranks_get_text(struct vb_ranks *r, int *code);
 void ranks_done(struct vb_ranks *r);
 
-/* All ranks exchange their error codes: `code`, with a message in *err. Returns VB_OK if all codes are VB_OK. Otherwise returns the code of
- * the first rank that failed, and copies its message, which names the rank, to *err. err may be NULL. */
+/* All ranks exchange their error codes: `code`, with a message in *err. Returns VB_OK if all codes are VB_OK. Otherwise
+ * returns the code of the first rank that failed, and copies its message, which names the rank, to *err. err may be
+ * NULL. */
 int ranks_agree(struct vb_ranks *r, int code, vb_error *err);
 /* Sends the statistics of each rank to rank 0: there, out [count] receives them. On other ranks, `out` is NULL. */
 void ranks_account(struct vb_ranks *r, vb_rank_facts *out);
@@ -64,7 +67,8 @@ void ranks_account(struct vb_ranks *r, vb_rank_facts *out);
 size_t ranks_longest_row(const struct config *c);
 /* Makes room in op.buffer for rows of `bytes` bytes. */
 int ranks_room(struct vb_ranks *r, size_t bytes, vb_error *err);
-/* Compares a number that must be equal on all ranks. Returns the first rank whose number is not that of rank 0; 0 if there is none. */
+/* Compares a number that must be equal on all ranks. Returns the first rank whose number is not that of rank 0; 0 if
+ * there is none. */
 int ranks_differ(struct vb_ranks *r, uint64_t number);
 
 #endif

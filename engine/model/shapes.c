@@ -1,4 +1,5 @@
-/* engine/model/shapes.c -- a model without its weights: the names, types and shapes of all tensors, derived from config.json alone. */
+/* engine/model/shapes.c -- a model without its weights: the names, types and shapes of all tensors, derived from
+ * config.json alone. */
 #include "engine/model/model_internal.h"
 #include "ops/weights.h"
 
@@ -8,8 +9,8 @@
 
 #define NAME_ROOM 96
 
-/* The types of linear layers, of the MLPs of main layers, and of their routed experts. The rows with types of 4 bits follow the published
- * files of Kimi (INT4), NVIDIA (NVFP4) and AMD (MXFP4). */
+/* The types of linear layers, of the MLPs of main layers, and of their routed experts. The rows with types of 4 bits
+ * follow the published files of Kimi (INT4), NVIDIA (NVFP4) and AMD (MXFP4). */
 static const struct shape_types {
     const char *name;
     enum dtype linear, mlp, routed;
@@ -35,11 +36,13 @@ struct shapes {
 
 /* ---- adding tensors ---- */
 
-static void add(struct shapes *s, const char *part, const char *suffix, enum dtype dtype, int ndim, size_t rows, size_t cols)
+static void add(struct shapes *s, const char *part, const char *suffix, enum dtype dtype, int ndim, size_t rows,
+                size_t cols)
 {
     if (s->list) {
         struct tensor *t = &s->list[s->count];
-        *t = (struct tensor){.name = s->names[s->count], .dtype = dtype, .ndim = ndim, .shape = {(int64_t)rows, (int64_t)cols}, .file = "config.json"};
+        *t = (struct tensor){.name = s->names[s->count], .dtype = dtype, .ndim = ndim,
+                             .shape = {(int64_t)rows, (int64_t)cols}, .file = "config.json"};
         snprintf(s->names[s->count], NAME_ROOM, "%s%s%s", s->prefix, part, suffix);
         if (dtype != DTYPE_OTHER) {
             struct weight_view w = {.type = (enum weight_type)dtype, .rows = rows, .cols = ndim > 1 ? cols : 1};
@@ -50,10 +53,14 @@ static void add(struct shapes *s, const char *part, const char *suffix, enum dty
     s->count++;
 }
 
-static void vector(struct shapes *s, const char *part, enum dtype dtype, size_t count) { add(s, part, "", dtype, 1, count, 0); }
+static void vector(struct shapes *s, const char *part, enum dtype dtype, size_t count)
+{
+    add(s, part, "", dtype, 1, count, 0);
+}
 
 /* Adds a tensor whose type no operator reads. */
-static void other(struct shapes *s, const char *part, const char *suffix, const char *dtype_name, int ndim, size_t rows, size_t cols)
+static void other(struct shapes *s, const char *part, const char *suffix, const char *dtype_name, int ndim, size_t rows,
+                  size_t cols)
 {
     add(s, part, suffix, DTYPE_OTHER, ndim, rows, cols);
     if (s->list)
@@ -64,7 +71,8 @@ static void add_scales(struct shapes *s, const char *part, enum dtype dtype, siz
 {
     const struct config *c = s->c;
     if (dtype == DTYPE_F8_E4M3) {
-        size_t down = c->fp8_block_rows ? (size_t)c->fp8_block_rows : rows, across = c->fp8_block_cols ? (size_t)c->fp8_block_cols : cols;
+        size_t down = c->fp8_block_rows ? (size_t)c->fp8_block_rows : rows,
+               across = c->fp8_block_cols ? (size_t)c->fp8_block_cols : cols;
         add(s, part, ".weight_scale_inv", DTYPE_F32, 2, (rows + down - 1) / down, (cols + across - 1) / across);
     } else if (dtype == DTYPE_I8) {
         add(s, part, ".weight_scale", DTYPE_F32, 2, rows, 1);
@@ -88,7 +96,10 @@ static void matrix(struct shapes *s, const char *part, enum dtype dtype, size_t 
 }
 
 /* Returns the type of output heads and of eh_proj, which published files with FP8 and INT8 leave in BF16. */
-static enum dtype outside(const struct shapes *s) { return s->types->linear == DTYPE_F8_E4M3 || s->types->linear == DTYPE_I8 ? DTYPE_BF16 : s->types->linear; }
+static enum dtype outside(const struct shapes *s)
+{
+    return s->types->linear == DTYPE_F8_E4M3 || s->types->linear == DTYPE_I8 ? DTYPE_BF16 : s->types->linear;
+}
 
 /* ---- the tensors of a layer ---- */
 
@@ -97,7 +108,8 @@ static void add_heads(struct shapes *s)
 {
     const struct dims *k = &s->c->dims;
     if (!dtype_is_quantized(s->types->linear) || k->n % QUANTIZED_GROUP || k->c % QUANTIZED_GROUP) {
-        matrix(s, "self_attn.kv_b_proj", dtype_is_quantized(s->types->linear) ? DTYPE_BF16 : s->types->linear, k->H * (k->n + k->v), k->c);
+        matrix(s, "self_attn.kv_b_proj", dtype_is_quantized(s->types->linear) ? DTYPE_BF16 : s->types->linear,
+               k->H * (k->n + k->v), k->c);
         return;
     }
     matrix(s, "self_attn.k_b_proj_transposed", s->types->linear, k->H * k->c, k->n);
@@ -193,12 +205,19 @@ static void add_all(struct shapes *s)
 /* Chooses the types: those called `type` or, if it is NULL, those of quantization_config. Changes *c accordingly. */
 static int choose_types(struct shapes *s, struct config *c, const char *type, vb_error *err)
 {
-    const char *own = c->fp8 ? "fp8" : c->int8 ? "int8" : c->int4 ? "int4" : c->fp4_group == 16 ? "nvfp4" : c->fp4_group ? "mxfp4" : "bf16";
+    const char *own = c->fp8 ? "fp8"
+                      : c->int8 ? "int8"
+                      : c->int4 ? "int4"
+                      : c->fp4_group == 16 ? "nvfp4"
+                      : c->fp4_group ? "mxfp4"
+                      : "bf16";
     const struct shape_types *t = all_types, *end = all_types + sizeof all_types / sizeof *all_types;
     while (t < end && strcmp(t->name, type ? type : own))
         t++;
     if (t == end)
-        return vb_fail(err, VB_BAD_ARGUMENT, "the type of the weights is %s, wanted f32, bf16, fp8, int8, int4, nvfp4, mxfp4, q8_0 or q4_0", type);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "the type of the weights is %s, wanted f32, bf16, fp8, int8, int4, nvfp4, mxfp4, q8_0 or q4_0",
+                       type);
     s->types = t;
     if (t->linear == DTYPE_F8_E4M3 && !c->fp8)
         c->fp8_block_rows = c->fp8_block_cols = 128;
@@ -254,13 +273,14 @@ static int is_config_file(const char *path)
     return size < sizeof begin || memcmp(begin, "GGUF", sizeof begin) != 0;
 }
 
-int model_open_shapes(struct vb_model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
-                      const vb_allocator *a, vb_error *err)
+int model_open_shapes(struct vb_model **out, const char *path, const char *type, const struct model_options *o,
+                      int *from_config, const vb_allocator *a, vb_error *err)
 {
     struct model_options shapes = *o;
     struct checkpoint *checkpoint;
     struct config c;
-    int is_file = is_config_file(path), rc = is_file ? read_config_file(&c, path, a, err) : config_read(&c, path, a, err);
+    int is_file = is_config_file(path),
+        rc = is_file ? read_config_file(&c, path, a, err) : config_read(&c, path, a, err);
     shapes.shapes_only = 1;
     if (rc || (rc = model_set_options(&c, path, o, err)))
         return rc;

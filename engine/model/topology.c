@@ -1,5 +1,5 @@
-/* engine/model/topology.c -- reads from sysfs which processors and NUMA nodes the machine has. libnuma could do the same,
- * but it writes to stderr if a file is missing in sysfs. */
+/* engine/model/topology.c -- reads from sysfs which processors and NUMA nodes the machine has. libnuma could do the
+ * same, but it writes to stderr if a file is missing in sysfs. */
 #include "engine/model/numa.h"
 
 #include <fcntl.h>
@@ -27,7 +27,8 @@ static int read_text(char *text, size_t room, const char *root, const char *form
     return 1;
 }
 
-/* Parses a list such as "0-3,8,10-11". Sets has[i] to 1 for each number i < count in the list, and to 0 for all others. */
+/* Parses a list such as "0-3,8,10-11". Sets has[i] to 1 for each number i < count in the list, and to 0 for all
+ * others. */
 static void read_list(unsigned char *has, int count, const char *text)
 {
     memset(has, 0, (size_t)count);
@@ -63,7 +64,8 @@ static int sibling_of(const char *root, int cpu)
     return before;
 }
 
-static void read_node(struct topology *t, const char *root, int node, const unsigned char *nodes, const unsigned char *cpus)
+static void read_node(struct topology *t, const char *root, int node, const unsigned char *nodes,
+                      const unsigned char *cpus)
 {
     char text[8192];
     unsigned char mine[PLACEMENT_CPUS];

@@ -98,15 +98,19 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
     const struct config *c = &w->model->config;
     size_t H = c->dims.H, n = c->dims.n, r = c->dims.r, latent = c->dims.c;
     struct op_share heads = rotated_heads(w);
-    struct cache_rows cache = {.heads = heads.end - heads.begin, .ldq = H * (n + r), .nope = n, .rope = &w->rope, .layout = rows->cache->pool->layout,
-                               .layer = layer, .round_latent = c->index_topk && c->conventions.value[LATENT_CACHE], .read_back = w->tapper != NULL};
+    struct cache_rows cache = {.heads = heads.end - heads.begin, .ldq = H * (n + r), .nope = n, .rope = &w->rope,
+                               .layout = rows->cache->pool->layout, .layer = layer,
+                               .round_latent = c->index_topk && c->conventions.value[LATENT_CACHE],
+                               .read_back = w->tapper != NULL};
     op_rmsnorm(&w->cx, w->kv_a, latent + r, w->kv_a, latent + r, a->kv_a_layernorm, S, latent, (float)c->latent_eps);
-    op_cache_rows(&w->cx, w->q + heads.begin * (n + r), w->kv_a, w->cos_sin, offload_is_on(w) ? w->offload.rows : w->places, &cache, S);
+    op_cache_rows(&w->cx, w->q + heads.begin * (n + r), w->kv_a, w->cos_sin,
+                  offload_is_on(w) ? w->offload.rows : w->places, &cache, S);
     for (size_t s = 0; s < S; s++)
         w->seen[s] = (struct timeline){kvcache_layer(rows[s].cache, layer), w->places[s].slots, w->places[s].length};
 }
 
-/* Returns whether a row has attention in the expanded form. A row for which tokens were chosen has the absorbed form. */
+/* Returns whether a row has attention in the expanded form. A row for which tokens were chosen has the absorbed
+ * form. */
 static int is_expanded(const struct workspace *w, const struct row *rows, size_t s)
 {
     return rows[s].expanded && w->seen[s].length == (size_t)rows[s].index + 1;
@@ -123,19 +127,21 @@ void forward_attend(struct workspace *w, const struct attention *a, const struct
     for (size_t s = 0, count; s < S; s += count) {
         for (count = 1; s + count < S && is_expanded(w, rows, s + count) == is_expanded(w, rows, s);)
             count++;
-        (is_expanded(w, rows, s) ? op_expanded : op_attention)(&w->cx, y + s * ldy, q + s * ldq, w->seen + s, a, count, w->context);
+        (is_expanded(w, rows, s) ? op_expanded : op_attention)(&w->cx, y + s * ldy, q + s * ldq, w->seen + s, a, count,
+                                                               w->context);
     }
 }
 
 /* Computes out = self_attn(x). The latents of all rows are written to the cache first, because a row also attends to
  * earlier rows of the same pass. */
-static void self_attention(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x,
-                           float *out, size_t S)
+static void self_attention(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows,
+                           const float *x, float *out, size_t S)
 {
     const struct config *c = &w->model->config;
     struct attention attention = forward_attention(w, a);
     attention.layer = layer;
-    size_t head = attention.nope + attention.rope, q_width = c->dims.H * head, kv_a_width = attention.latent + attention.rope;
+    size_t head = attention.nope + attention.rope, q_width = c->dims.H * head,
+           kv_a_width = attention.latent + attention.rope;
     size_t rank = c->dims.q;
     struct linear q = {w->q + own_heads(w).begin * head, rank ? &a->q_b_proj : &a->q_proj, q_width};
     struct linear first[] = {rank ? (struct linear){w->q_a, &a->q_a_proj, 0} : q, {w->kv_a, &a->kv_a_proj_with_mqa, 0},
@@ -166,7 +172,8 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     op_enter(&w->cx, PART_O);
     share_heads(w, w->heads, attention.value, S);
     tap(w, "self_attn.o_proj.input", w->heads, c->dims.H * attention.value);
-    op_linear_divided(&w->cx, out, c->dims.d, w->heads, attention_head_unit(attention.value) * attention.value, &a->o_proj, S);
+    op_linear_divided(&w->cx, out, c->dims.d, w->heads, attention_head_unit(attention.value) * attention.value,
+                      &a->o_proj, S);
     op_enter(&w->cx, PART_SMALL);
     tap(w, "self_attn.o_proj.output", out, c->dims.d);
 }
@@ -207,7 +214,8 @@ static void keep_taken_experts(const struct workspace *w, size_t layer, const st
             memcpy(rows[s].taken + layer * chosen, w->experts + s * chosen, chosen * sizeof *w->experts);
 }
 
-void forward_gate(struct workspace *w, const struct router *router, const struct moe *moe, const float *x, float *scratch, size_t S)
+void forward_gate(struct workspace *w, const struct router *router, const struct moe *moe, const float *x,
+                  float *scratch, size_t S)
 {
     if (router->bf16) {
         op_round(&w->cx, scratch, x, S * w->model->config.dims.d);
@@ -218,8 +226,8 @@ void forward_gate(struct workspace *w, const struct router *router, const struct
     }
 }
 
-static void feed_forward(struct workspace *w, const struct layer *l, size_t layer, const struct row *rows, const float *x, float *out,
-                         size_t S)
+static void feed_forward(struct workspace *w, const struct layer *l, size_t layer, const struct row *rows,
+                         const float *x, float *out, size_t S)
 {
     const struct config *c = &w->model->config;
     if (!l->is_moe) {
@@ -248,7 +256,8 @@ static void feed_forward(struct workspace *w, const struct layer *l, size_t laye
 }
 
 /* One decoder layer: x += attention(norm(x)); x += feed_forward(norm(x)). */
-static void decoder_layer(struct workspace *w, const struct layer *l, size_t cache_layer, const struct row *rows, size_t S)
+static void decoder_layer(struct workspace *w, const struct layer *l, size_t cache_layer, const struct row *rows,
+                          size_t S)
 {
     size_t d = w->model->config.dims.d;
     float eps = (float)w->model->config.rms_norm_eps;
@@ -272,9 +281,11 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
 static struct device_row place_of(const struct workspace *w, const struct row *row)
 {
     const struct kvcache *cache = row->cache;
-    return (struct device_row){.rows = kvcache_layer(cache, 0), .layer_bytes = cache->pool->capacity * cache->pool->row * 4,
-                               .slots = row->slots ? row->slots : cache->slots, .length = (uint32_t)(row->index + 1 - row->skipped),
-                               .slot = row->slot, .query_scale = forward_query_scale(w, row)};
+    return (struct device_row){.rows = kvcache_layer(cache, 0),
+                               .layer_bytes = cache->pool->capacity * cache->pool->row * 4,
+                               .slots = row->slots ? row->slots : cache->slots,
+                               .length = (uint32_t)(row->index + 1 - row->skipped), .slot = row->slot,
+                               .query_scale = forward_query_scale(w, row)};
 }
 
 void forward_rows(struct workspace *w, const struct row *rows, size_t S)
@@ -317,7 +328,8 @@ static void keep_features(struct workspace *w, int layer, size_t S)
             memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
 }
 
-/* Returns whether the callback `stop` ends the pass. If there are several ranks, rank 0 calls it for all of them, and only in long passes. */
+/* Returns whether the callback `stop` ends the pass. If there are several ranks, rank 0 calls it for all of them, and
+ * only in long passes. */
 static int is_stopped(struct workspace *w)
 {
     if (w->cx.ranks && !w->asks)
@@ -327,7 +339,8 @@ static int is_stopped(struct workspace *w)
     return answer;
 }
 
-/* Returns nonzero if `stop` ended the pass. It was asked before the first layer, and is not asked while a pass is recorded. */
+/* Returns nonzero if `stop` ended the pass. It was asked before the first layer, and is not asked while a pass is
+ * recorded. */
 static int decoder_layers(struct workspace *w, const struct row *rows, size_t S)
 {
     const struct vb_model *m = w->model;
@@ -337,7 +350,8 @@ static int decoder_layers(struct workspace *w, const struct row *rows, size_t S)
         tap_layer(w, (int32_t)l);
         keep_features(w, (int)l, S);
         decoder_layer(w, &m->layers[l], l, rows, S);
-        op_first_not_finite(&w->cx, offload_is_on(w) ? w->offload.first_bad_layer : w->first_bad_layer, w->x, (int32_t)l, S, w->model->config.dims.d);
+        op_first_not_finite(&w->cx, offload_is_on(w) ? w->offload.first_bad_layer : w->first_bad_layer, w->x,
+                            (int32_t)l, S, w->model->config.dims.d);
     }
     return 0;
 }
@@ -387,7 +401,8 @@ void forward_module_embedding(struct workspace *w, const struct mtp_module *modu
 }
 
 /* Computes w->concat, the input of eh_proj. */
-static void concatenate(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, size_t S)
+static void concatenate(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h,
+                        size_t S)
 {
     size_t d = w->model->config.dims.d;
     const unsigned char *convention = w->model->config.conventions.value;
@@ -405,7 +420,8 @@ static void concatenate(struct workspace *w, const struct mtp_module *module, co
 }
 
 /* w->x = eh_proj concat, or h for a parallel head; then the decoder layer. */
-static void module_layer(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, size_t S)
+static void module_layer(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h,
+                         size_t S)
 {
     size_t d = w->model->config.dims.d;
     if (!mtp_is_head(module)) {
@@ -418,8 +434,8 @@ static void module_layer(struct workspace *w, const struct mtp_module *module, c
     decoder_layer(w, &module->layer, 0, rows, S);
 }
 
-void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
-                 float *g, float *next, size_t S)
+void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows,
+                 const float *h, float *g, float *next, size_t S)
 {
     const unsigned char *convention = w->model->config.conventions.value;
     size_t d = w->model->config.dims.d;
@@ -460,7 +476,8 @@ void forward_head(struct workspace *w, const struct weight_view *head, float *lo
     op_enter(&w->cx, PART_OUTSIDE);
 }
 
-void forward_head_best(struct workspace *w, const struct weight_view *head, int32_t *best, const float *hidden, size_t S)
+void forward_head_best(struct workspace *w, const struct weight_view *head, int32_t *best, const float *hidden,
+                       size_t S)
 {
     if (offload_head_best(w, head, best, hidden, S))
         return;
@@ -468,7 +485,8 @@ void forward_head_best(struct workspace *w, const struct weight_view *head, int3
     op_argmax(&w->cx, best, w->logits, S, w->model->config.dims.V);
 }
 
-void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden, size_t S)
+void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden,
+                    size_t S)
 {
     lead_head(w, &w->model->mtp[module].head, vocab, w->cx.bf16, hidden, S);
     op_enter(&w->cx, PART_HEAD);
@@ -479,6 +497,6 @@ void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module
 void forward_tap_logits(const struct workspace *w, const float *logits, size_t vocab_size, size_t first, size_t count)
 {
     if (w->tapper)
-        tapper_tell(w->tapper, w->tapper->depth < 0 ? "lm_head.output" : "shared_head.head.output", first, count, logits, 0,
-                    vocab_size, vocab_size);
+        tapper_tell(w->tapper, w->tapper->depth < 0 ? "lm_head.output" : "shared_head.head.output", first, count,
+                    logits, 0, vocab_size, vocab_size);
 }

@@ -17,7 +17,8 @@ struct indexer index_of(const struct workspace *w)
     return ix;
 }
 
-static void keep_keys(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, size_t S)
+static void keep_keys(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows,
+                      size_t S)
 {
     size_t D = ix->dim;
     tap(w, "self_attn.indexer.wk.output", w->index_k, D);
@@ -44,7 +45,8 @@ void index_head_weights(struct workspace *w, const struct mla *a, float *out, co
 }
 
 /* Computes queries and weights of rows [first, first + S). With taps, these are all rows. */
-static void make_queries(struct workspace *w, const struct mla *a, const struct indexer *ix, const float *x, size_t first, size_t S)
+static void make_queries(struct workspace *w, const struct mla *a, const struct indexer *ix, const float *x,
+                         size_t first, size_t S)
 {
     const struct dims *d = &w->model->config.dims;
     size_t width = ix->heads * ix->dim;
@@ -61,7 +63,10 @@ static void make_queries(struct workspace *w, const struct mla *a, const struct 
 
 static int sees_more(const struct workspace *w, size_t s) { return w->seen[s].length > w->kept_most; }
 static int uses_kept(const struct row *row) { return row->use && row->use->count; }
-static int has_to_choose(const struct workspace *w, const struct row *rows, size_t s) { return sees_more(w, s) && !uses_kept(&rows[s]); }
+static int has_to_choose(const struct workspace *w, const struct row *rows, size_t s)
+{
+    return sees_more(w, s) && !uses_kept(&rows[s]);
+}
 
 /* Makes w->seen[s] the tokens to which the row attends. */
 static void attend_to_kept(struct workspace *w, const struct row *row, size_t s)
@@ -98,7 +103,8 @@ static void record_chosen(const struct workspace *w, size_t layer, const struct 
 }
 
 /* Records the sets of all other rows: all tokens that a row sees, or nothing in a layer without an indexer. */
-static void record_others(const struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
+static void record_others(const struct workspace *w, const struct mla *a, size_t layer, const struct row *rows,
+                          size_t S)
 {
     size_t topk = w->model->config.dims.index_topk;
     for (size_t s = 0; s < S; s++) {
@@ -110,14 +116,16 @@ static void record_others(const struct workspace *w, const struct mla *a, size_t
 }
 
 /* Replaces the tokens that rows [first, first + S) see by those that the indexer chooses, in w->kept. */
-static void choose(struct workspace *w, const struct mla *a, size_t layer, const struct indexer *ix, const struct row *rows, const float *x,
-                   size_t first, size_t S)
+static void choose(struct workspace *w, const struct mla *a, size_t layer, const struct indexer *ix,
+                   const struct row *rows, const float *x, size_t first, size_t S)
 {
     size_t K = ix->kept;
     make_queries(w, a, ix, x, first, S);
     for (size_t s = first; s < first + S; s++) {
-        size_t length = sees_more(w, s) && !has_to_choose(w, rows, s) ? 0 : w->seen[s].length; /* row.use replaces the choice */
-        w->index_seen[s] = (struct timeline){kvcache_index_layer(rows[s].cache, a->indexer.number), w->seen[s].slots, length};
+        /* row.use replaces the choice */
+        size_t length = sees_more(w, s) && !has_to_choose(w, rows, s) ? 0 : w->seen[s].length;
+        w->index_seen[s] = (struct timeline){kvcache_index_layer(rows[s].cache, a->indexer.number), w->seen[s].slots,
+                                             length};
     }
     tap_operator(w, "self_attn.indexer.");
     op_index_choose(&w->cx, w->kept + first * K, w->index_q, w->index_w, w->index_seen + first, ix, S, w->context);
@@ -131,8 +139,8 @@ static void choose(struct workspace *w, const struct mla *a, size_t layer, const
 static void index_on_device(struct workspace *w, const struct mla *a, const float *x, size_t S)
 {
     struct indexer ix = index_of(w);
-    struct device_index p = {.indexer = &ix, .rope = &w->index_rope, .cos_sin = w->cos_sin, .rows = w->offload.rows, .layer = a->indexer.number,
-                             .longest = w->offload.longest};
+    struct device_index p = {.indexer = &ix, .rope = &w->index_rope, .cos_sin = w->cos_sin, .rows = w->offload.rows,
+                             .layer = a->indexer.number, .longest = w->offload.longest};
     if (a->has_indexer)
         device_index_keys(&w->cx, w->index_k, a->indexer.k_norm, a->indexer.k_norm_bias, &p, S);
     if (!offload_chooses(w, a))
@@ -148,7 +156,8 @@ static void index_on_device(struct workspace *w, const struct mla *a, const floa
     offload_send_kept(w, S);
 }
 
-void index_tokens(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x, size_t S)
+void index_tokens(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x,
+                  size_t S)
 {
     struct indexer ix = index_of(w);
     size_t first = 0, end = S;

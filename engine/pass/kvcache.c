@@ -6,9 +6,11 @@
 #include <assert.h>
 #include <string.h>
 
-int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err)
+int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a,
+                vb_error *err)
 {
-    *p = (struct kvpool){.layers = layers, .capacity = capacity, .layout = layout, .row = kv_row_bytes(&layout) / 4, .num_free = capacity};
+    *p = (struct kvpool){.layers = layers, .capacity = capacity, .layout = layout, .row = kv_row_bytes(&layout) / 4,
+                         .num_free = capacity};
     p->rows = vb_alloc(a, layers * p->row, capacity * 4);
     p->index_rows = layout.index_layers ? vb_alloc(a, layout.index_layers * layout.index_row, capacity) : NULL;
     p->free = vb_alloc(a, capacity, sizeof *p->free);
@@ -41,7 +43,8 @@ int kvcache_open_in(struct kvcache *c, struct kvpool *pool, size_t capacity, con
     return c->slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for a timeline of %zu tokens", capacity);
 }
 
-int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err)
+int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a,
+                 vb_error *err)
 {
     int code = kvcache_open_in(c, &c->own, capacity, a, err);
     return code ? code : kvpool_open(&c->own, layers, capacity, layout, a, err);

@@ -1,9 +1,10 @@
 /* engine/pass/kvcache.h -- the KV cache, which holds latents (MLA).
  *
  * Each layer has one row per token: [normalised latent c | rotated rope part r], stored as ops/kv_rows.h says. Rows of
- * EAGLE heads hold keys and values instead (ops/gqa.h). In models with sparse attention, each full layer also has an index
- * cache: one row per token, for the indexer (ops/indexer.h). The two rows of a token have the same slot. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
- * and slots[index] is the row of the pool that holds the token with that index.
+ * EAGLE heads hold keys and values instead (ops/gqa.h). In models with sparse attention, each full layer also has an
+ * index cache: one row per token, for the indexer (ops/indexer.h). The two rows of a token have the same slot. Rows are
+ * stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence, and slots[index] is the row of
+ * the pool that holds the token with that index.
  *
  * Rows are only appended or removed at the end of a sequence, and a row never changes after it was written. Therefore
  * sequences that begin with the same tokens can share the rows of these tokens. A row becomes free when no cache holds
@@ -21,13 +22,15 @@ struct kvpool {
     size_t row;       /* words of 4 bytes in a row, with its padding */
     char *rows;       /* [layers, capacity, row] */
     char *index_rows; /* [layout.index_layers, capacity, layout.index_row]; NULL without an indexer */
-    int32_t *free;    /* [capacity]: a stack of the num_free free slots. A new pool returns slots 0, 1, 2 and so on, in this
-                         order */
+    int32_t *free;    /* [capacity]: a stack of the num_free free slots. A new pool returns slots 0, 1, 2 and so on, in
+                         this order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
     size_t num_free;
-    struct vb_ranks *ranks; /* on rank 0 of several: the other ranks have copies of the rows (engine/pass/lead.h); else NULL */
+    struct vb_ranks *ranks; /* on rank 0 of several: the other ranks have copies of the rows (engine/pass/lead.h); else
+                               NULL */
     uint32_t number;     /* by which rank 0 names the pool */
-    struct device *device;  /* has a copy of the rows of the layers from first_on_device on (offload.h); NULL: there is none */
+    struct device *device;  /* has a copy of the rows of the layers from first_on_device on (offload.h); NULL: there is
+                               none */
     size_t first_on_device, first_index_on_device; /* the latter: of the index cache */
     int on_device;       /* nonzero: this copy is up to date, and `rows` is not */
     int too_large;       /* nonzero: the device has no memory for the rows */
@@ -46,15 +49,18 @@ struct kvcache {
     size_t base;                    /* added to the indices of rows in taps and traces */
 };
 
-int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err);
+int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a,
+                vb_error *err);
 void kvpool_close(struct kvpool *p, const vb_allocator *a);
 static inline size_t kvpool_bytes(const struct kvpool *p)
 {
-    return p->capacity * (p->layers * p->row * 4 + p->layout.index_layers * p->layout.index_row + sizeof *p->free + sizeof *p->holders);
+    return p->capacity * (p->layers * p->row * 4 + p->layout.index_layers * p->layout.index_row + sizeof *p->free +
+                          sizeof *p->holders);
 }
 
 /* kvcache_open makes a cache with a pool of its own. kvcache_open_in makes one in a pool that must outlive it. */
-int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err);
+int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a,
+                 vb_error *err);
 int kvcache_open_in(struct kvcache *c, struct kvpool *pool, size_t capacity, const vb_allocator *a, vb_error *err);
 void kvcache_close(struct kvcache *c, const vb_allocator *a);
 
@@ -78,7 +84,10 @@ static inline void *kvcache_index_row(const struct kvcache *c, size_t layer, int
     return (char *)kvcache_index_layer(c, layer) + (size_t)slot * c->pool->layout.index_row;
 }
 
-static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_bytes(&c->own) + c->capacity * sizeof *c->slots; }
+static inline size_t kvcache_bytes(const struct kvcache *c)
+{
+    return kvpool_bytes(&c->own) + c->capacity * sizeof *c->slots;
+}
 
 /* Appends one token and returns its slot. The cache must not be full, and its pool must have a free slot. */
 int32_t kvcache_append(struct kvcache *c);

@@ -3,7 +3,8 @@
 #include "engine/model/ranks.h"
 #include "engine/pass/vocab.h"
 
-#define ASKED_ROWS 16 /* in a pass of more rows, `stop` is called before each layer, and its result costs an exchange of one byte */
+#define ASKED_ROWS 16 /* in a pass of more rows, `stop` is called before each layer, and its result costs an exchange of
+                         one byte */
 
 /* Returns the group of ranks that this process leads, or NULL. */
 static struct vb_ranks *led(const struct vb_model *m) { return m->ranks && !m->ranks->op.rank ? m->ranks : NULL; }
@@ -27,7 +28,8 @@ static void put_slots(struct vb_ranks *r, const int32_t *slots, size_t count)
     }
 }
 
-/* The rows from `row` on that share one list of slots: writes their number, and the slots of the longest. Returns their number. */
+/* The rows from `row` on that share one list of slots: writes their number, and the slots of the longest. Returns their
+ * number. */
 static size_t put_timeline(struct vb_ranks *r, const struct row *row, size_t S)
 {
     size_t n = 1, longest = length_of(row);
@@ -53,7 +55,9 @@ static void put_rows(struct vb_ranks *r, const struct workspace *w, const struct
     ranks_put_number(r, S);
     for (size_t s = 0; s < S; s++) {
         const struct row *row = &rows[s];
-        ranks_put(r, (int32_t[]){(int32_t)row->cache->pool->number, row->token, row->slot, row->index, row->position, row->skipped, row->expanded},
+        ranks_put(r,
+                  (int32_t[]){(int32_t)row->cache->pool->number, row->token, row->slot, row->index, row->position,
+                              row->skipped, row->expanded},
                   7 * sizeof(int32_t));
         put_numbers(r, row->forced, layers * dims->chosen);
         put_numbers(r, row->forced_kept, layers * dims->index_topk);
@@ -95,7 +99,8 @@ int lead_target(struct workspace *w, const struct row *rows, size_t S)
     return 0;
 }
 
-void lead_mtp(const struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h, size_t S)
+void lead_mtp(const struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows,
+              const float *h, size_t S)
 {
     struct vb_ranks *r = begin(w, RANKS_MTP);
     if (!r)
@@ -107,7 +112,8 @@ void lead_mtp(const struct workspace *w, const struct mtp_module *module, int de
     ranks_send(r);
 }
 
-void lead_head(const struct workspace *w, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16, const float *hidden, size_t S)
+void lead_head(const struct workspace *w, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16,
+               const float *hidden, size_t S)
 {
     const struct vb_model *m = w->model;
     size_t d = m->config.dims.d, number = 0;
@@ -116,7 +122,8 @@ void lead_head(const struct workspace *w, const struct weight_view *head, const 
         return;
     while (head != (number ? &m->mtp[number - 1].head : &m->lm_head))
         number++;
-    int is_here = hidden >= w->hidden && hidden < w->hidden + w->max_rows * d; /* then the other ranks have these rows, too */
+    int is_here = hidden >= w->hidden && hidden < w->hidden + w->max_rows * d; /* then the other ranks have these rows,
+                                                                                  too */
     ranks_put_number(r, number);
     ranks_put_number(r, vocab ? vocab->number : 0);
     ranks_put_number(r, (uint64_t)bf16);
@@ -136,7 +143,8 @@ int lead_workspace(struct workspace *w, int exact, vb_error *err)
         return VB_OK;
     ranks_put_number(r, RANKS_WORK);
     ranks_put_number(r, w->number = ++r->numbered);
-    const uint64_t sizes[] = {w->model->number, w->max_rows, w->max_logit_rows, w->context - VB_MAX_DRAFT - 1, (uint64_t)w->expands, (uint64_t)exact};
+    const uint64_t sizes[] = {w->model->number, w->max_rows, w->max_logit_rows, w->context - VB_MAX_DRAFT - 1,
+                              (uint64_t)w->expands, (uint64_t)exact};
     ranks_put(r, sizes, sizeof sizes);
     ranks_send(r);
     return ranks_agree(r, VB_OK, err);
@@ -165,7 +173,8 @@ int lead_pool(struct kvpool *pool, struct vb_ranks *r, vb_error *err)
     ranks_put_number(r, RANKS_POOL);
     ranks_put_number(r, pool->number);
     const struct kv_layout *l = &pool->layout;
-    const uint64_t sizes[] = {pool->layers, pool->capacity, (uint64_t)l->type, l->latent, l->rope, l->index_layers, l->index_row};
+    const uint64_t sizes[] = {pool->layers, pool->capacity, (uint64_t)l->type, l->latent, l->rope, l->index_layers,
+                              l->index_row};
     ranks_put(r, sizes, sizeof sizes);
     ranks_send(r);
     return ranks_agree(r, VB_OK, err);

@@ -30,8 +30,13 @@ int offload_open(struct workspace *w, vb_error *err)
                 d->left_to_cpu = 1;
                 return VB_OK;
             }
-            return vb_fail(err, VB_NO_MEMORY, "%s has no memory for passes of %zu rows over %zu tokens: %.1f of %.1f MB are free; offload fewer layers, or take a "
-                           "shorter context", d->name, w->max_rows, w->context, 1e-6 * (double)(d->memory - d->taken), 1e-6 * (double)d->memory);
+            return vb_fail(err, VB_NO_MEMORY,
+                           "%s has no memory for passes of %zu rows over %zu tokens: %.1f of %.1f MB are free; offload "
+                           "fewer layers, or take a "
+                           "shorter "
+                           "context",
+                           d->name, w->max_rows, w->context, 1e-6 * (double)(d->memory - d->taken),
+                           1e-6 * (double)d->memory);
         }
     w->offload.device = d;
     return VB_OK;
@@ -60,13 +65,17 @@ static size_t index_layer_bytes(const struct kvpool *p) { return p->capacity * p
 
 static struct pool_part cache_part(const struct kvpool *p)
 {
-    return (struct pool_part){p->rows + p->first_on_device * layer_bytes(p), (p->layers - p->first_on_device) * layer_bytes(p)};
+    return (struct pool_part){p->rows + p->first_on_device * layer_bytes(p),
+                              (p->layers - p->first_on_device) * layer_bytes(p)};
 }
 
 static struct pool_part index_part(const struct kvpool *p)
 {
-    size_t layers = p->layout.index_layers > p->first_index_on_device ? p->layout.index_layers - p->first_index_on_device : 0;
-    return (struct pool_part){layers ? p->index_rows + p->first_index_on_device * index_layer_bytes(p) : NULL, layers * index_layer_bytes(p)};
+    size_t layers = p->layout.index_layers > p->first_index_on_device
+                        ? p->layout.index_layers - p->first_index_on_device
+                        : 0;
+    return (struct pool_part){layers ? p->index_rows + p->first_index_on_device * index_layer_bytes(p) : NULL,
+                              layers * index_layer_bytes(p)};
 }
 
 /* The number of the first index cache among the layers from number `first` on. */
@@ -79,7 +88,8 @@ static size_t first_index(const struct workspace *w, const struct mtp_module *mo
     return count;
 }
 
-/* Gives the rows of the layers from `first` on a twin. If the device has no memory for them, attention of these layers stays on the CPU. */
+/* Gives the rows of the layers from `first` on a twin. If the device has no memory for them, attention of these layers
+ * stays on the CPU. */
 static int has_room(struct kvpool *p, struct device *d, size_t first, size_t first_of_index)
 {
     if (p->device && p->first_on_device == first)
@@ -153,15 +163,19 @@ void offload_give_up(struct workspace *w, struct kvpool *p)
 int offload_reserve(const struct workspace *w, struct kvpool *p, vb_error *err)
 {
     size_t first = first_layer(w, NULL);
-    if (!w->cx.tensor_cores || first >= w->model->config.dims.layers || has_room(p, w->offload.device, first, first_index(w, NULL, first)))
+    if (!w->cx.tensor_cores || first >= w->model->config.dims.layers ||
+        has_room(p, w->offload.device, first, first_index(w, NULL, first)))
         return VB_OK;
-    return vb_fail(err, VB_NO_MEMORY, "%s has no memory for a KV cache of %zu tokens, which precision tensor wants there; offload fewer layers, or take a shorter context",
+    return vb_fail(err, VB_NO_MEMORY,
+                   "%s has no memory for a KV cache of %zu tokens, which precision tensor wants there; offload fewer "
+                   "layers, or take a shorter context",
                    w->offload.device->name, p->capacity);
 }
 
 static int may_use_device(const struct workspace *w, const struct row *rows, size_t S)
 {
-    int may = w->offload.device && !w->tapper && !w->cx.onednn && w->offload.cpu_layers <= w->model->config.num_hidden_layers;
+    int may = w->offload.device && !w->tapper && !w->cx.onednn &&
+              w->offload.cpu_layers <= w->model->config.num_hidden_layers;
     for (size_t s = 0; s < S && may; s++)
         may = !rows[s].expanded && !rows[s].forced && !rows[s].taken && !rows[s].forced_kept && !rows[s].taken_kept;
     return may;
@@ -169,8 +183,8 @@ static int may_use_device(const struct workspace *w, const struct row *rows, siz
 
 static const int32_t *slots_of(const struct row *row) { return row->slots ? row->slots : row->cache->slots; }
 
-/* For a row of a layer with sparse attention: which tokens it attends to. An earlier row of this pass may have chosen them, or an earlier pass: then the
- * device gets them now. */
+/* For a row of a layer with sparse attention: which tokens it attends to. An earlier row of this pass may have chosen
+ * them, or an earlier pass: then the device gets them now. */
 static void send_kept_row(struct workspace *w, const struct row *rows, size_t s)
 {
     struct device *d = w->offload.device;
@@ -204,8 +218,9 @@ static void send_rows(struct workspace *w, const struct row *rows, size_t S)
         struct device_row *r = &w->offload.rows[s];
         int shares = s && slots_of(&rows[s]) == slots_of(&rows[s - 1]) && length > w->offload.rows[s - 1].length;
         size_t from = shares ? used - w->offload.rows[s - 1].length : used;
-        *r = (struct device_row){.rows = (char *)device_at(d, cache.at) - p->first_on_device * layer_bytes(p), .layer_bytes = layer_bytes(p),
-                                 .slots = slots + from, .length = (uint32_t)length, .slot = rows[s].slot, .query_scale = forward_query_scale(w, &rows[s]),
+        *r = (struct device_row){.rows = (char *)device_at(d, cache.at) - p->first_on_device * layer_bytes(p),
+                                 .layer_bytes = layer_bytes(p), .slots = slots + from, .length = (uint32_t)length,
+                                 .slot = rows[s].slot, .query_scale = forward_query_scale(w, &rows[s]),
                                  .index_layer_bytes = index_layer_bytes(p)};
         if (index.at)
             r->index_rows = (char *)device_at(d, index.at) - p->first_index_on_device * index_layer_bytes(p);
@@ -227,9 +242,12 @@ const char *offload_failed(const struct workspace *w)
 {
     const char *failure = w->offload.device ? device_failure(w->offload.device) : NULL;
     if (!failure && w->offload.refused == REFUSED_PASS)
-        return "a GPU's tensor cores should compute this pass, but the CPU computes passes with taps, with forced or recorded routes, and with prefill expanded or onednn";
+        return "a GPU's tensor cores should compute this pass, but the CPU computes passes with taps, with forced or "
+               "recorded routes, and with prefill expanded or onednn";
     return !failure && w->offload.refused == REFUSED_CACHE
-               ? "a GPU's tensor cores should compute, and the GPU has no memory for the KV cache; offload fewer layers, or take a shorter context" : failure;
+               ? "a GPU's tensor cores should compute, and the GPU has no memory for the KV cache; offload fewer "
+                 "layers, or take a shorter context"
+               : failure;
 }
 
 void offload_begin(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S)
@@ -245,8 +263,11 @@ void offload_begin(struct workspace *w, const struct mtp_module *module, const s
     w->offload.attention = w->offload.parts && first < last;
     for (size_t s = 0; s < S && w->offload.attention; s++)
         w->offload.attention = has_room(rows[s].cache->pool, d, first, first_index(w, module, first));
-    if ((w->cx.tensor_cores || w->cx.cublas) && !module) /* the CPU would compute other bits; those of drafts need not be the same */
-        w->offload.refused = !w->offload.parts ? REFUSED_PASS : first < last && !w->offload.attention ? REFUSED_CACHE : NOT_REFUSED;
+    if ((w->cx.tensor_cores || w->cx.cublas) && !module) /* the CPU would compute other bits; those of drafts need not
+                                                            be the same */
+        w->offload.refused = !w->offload.parts ? REFUSED_PASS
+                             : first < last && !w->offload.attention ? REFUSED_CACHE
+                             : NOT_REFUSED;
     for (size_t s = 0; s < S; s++)
         if (w->offload.attention)
             send_pool(rows[s].cache->pool);
@@ -368,11 +389,13 @@ void offload_concat(struct workspace *w, int on_device, size_t S)
 static int head_is_there(const struct workspace *w, const struct weight_view *head)
 {
     struct device *d = w->offload.device;
-    return d && w->offload.cpu_layers <= w->model->config.num_hidden_layers && device_has(d, head->data) && head->rows == w->model->config.dims.V;
+    return d && w->offload.cpu_layers <= w->model->config.num_hidden_layers && device_has(d, head->data) &&
+           head->rows == w->model->config.dims.V;
 }
 
 /* Either logits or best is not NULL. */
-static int compute_head(struct workspace *w, const struct weight_view *head, float *logits, int32_t *best, const float *hidden, size_t S)
+static int compute_head(struct workspace *w, const struct weight_view *head, float *logits, int32_t *best,
+                        const float *hidden, size_t S)
 {
     struct device *d = w->offload.device;
     size_t dim = w->model->config.dims.d, V = head->rows;

@@ -1,5 +1,5 @@
-/* engine/pass/operators.c -- calls the operators of a pass one at a time. engine/pass/forward.c calls them with the same
- * weights. */
+/* engine/pass/operators.c -- calls the operators of a pass one at a time. engine/pass/forward.c calls them with the
+ * same weights. */
 #include "engine/pass/operators.h"
 
 #include <math.h>
@@ -33,14 +33,20 @@ static void norm(const struct alone *o, const float *weight, size_t D, double ep
 }
 
 static void input_norm(struct alone *o) { norm(o, o->l->input_layernorm, o->dims->d, o->m->config.rms_norm_eps); }
-static void attention_norm(struct alone *o) { norm(o, o->l->post_attention_layernorm, o->dims->d, o->m->config.rms_norm_eps); }
+static void attention_norm(struct alone *o)
+{
+    norm(o, o->l->post_attention_layernorm, o->dims->d, o->m->config.rms_norm_eps);
+}
 static void query_norm(struct alone *o) { norm(o, o->l->self_attn.q_a_layernorm, o->dims->q, o->m->config.latent_eps); }
 static void enorm(struct alone *o) { norm(o, o->module->enorm, o->dims->d, o->m->config.rms_norm_eps); }
 static void hnorm(struct alone *o) { norm(o, o->module->hnorm, o->dims->d, o->m->config.rms_norm_eps); }
 static void head_norm(struct alone *o) { norm(o, o->module->shared_head_norm, o->dims->d, o->m->config.rms_norm_eps); }
 static void final_norm(struct alone *o) { norm(o, o->m->norm, o->dims->d, o->m->config.rms_norm_eps); }
 
-static void linear(const struct alone *o, const struct weight_view *w) { op_linear(&o->w->cx, o->k->out, o->k->in[0], w, o->k->S); }
+static void linear(const struct alone *o, const struct weight_view *w)
+{
+    op_linear(&o->w->cx, o->k->out, o->k->in[0], w, o->k->S);
+}
 
 static void q_a(struct alone *o) { linear(o, &o->l->self_attn.q_a_proj); }
 static void q_b(struct alone *o) { linear(o, &o->l->self_attn.q_b_proj); }
@@ -83,7 +89,8 @@ static void residual(struct alone *o)
 
 /* --- attention --- */
 
-/* Rotates and normalises queries q and latents kv_a, as a pass does; NULL counts as zeros. Leaves them in w->q and in the cache. */
+/* Rotates and normalises queries q and latents kv_a, as a pass does; NULL counts as zeros. Leaves them in w->q and in
+ * the cache. */
 static void rotate(struct alone *o, const float *q, const float *kv_a)
 {
     size_t queries = o->k->S * o->dims->H * (o->dims->n + o->dims->r), latents = o->k->S * o->dims->row;
@@ -123,7 +130,8 @@ static struct timeline tokens_of(const struct alone *o, size_t s)
     for (size_t i = 0; o->k->in[4] && s >= topk && i < o->k->width[4] && n < topk; i++)
         if (o->k->in[4][s * o->k->width[4] + i] >= 0)
             kept[n++] = o->cache.slots[(size_t)o->k->in[4][s * o->k->width[4] + i]];
-    return n ? (struct timeline){kvcache_layer(&o->cache, 0), kept, n} : (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
+    return n ? (struct timeline){kvcache_layer(&o->cache, 0), kept, n}
+             : (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
 }
 
 /* Computes w->heads from the queries and the rows of the cache. */
@@ -158,7 +166,8 @@ struct score_probe {
 };
 
 /* Receives rows of scores. In sparse attention, a row has the scores of the positions that in[4] lists. */
-static void see_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers, size_t width)
+static void see_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data,
+                       int integers, size_t width)
 {
     const struct score_probe *p = (const struct score_probe *)(const void *)probe;
     const struct operator_call *k = p->k;
@@ -190,7 +199,10 @@ static void attention_scores(struct alone *o)
 
 static void index_wk(struct alone *o) { linear(o, &o->l->self_attn.indexer.wk); }
 static void index_wq_b(struct alone *o) { linear(o, &o->l->self_attn.indexer.wq_b); }
-static void index_weights_proj(struct alone *o) { index_head_weights(o->w, &o->l->self_attn, o->k->out, o->k->in[0], o->k->S); }
+static void index_weights_proj(struct alone *o)
+{
+    index_head_weights(o->w, &o->l->self_attn, o->k->out, o->k->in[0], o->k->S);
+}
 
 static void index_norm(struct alone *o)
 {
@@ -212,8 +224,8 @@ static void index_rope(struct alone *o, size_t vectors)
 static void index_rope_k(struct alone *o) { index_rope(o, 1); }
 static void index_rope_q(struct alone *o) { index_rope(o, o->dims->index_heads); }
 
-/* Copies the queries of input i to w->index_q, and rounds them to FP8 as rule 9 says. w [S, H] has the output of weights_proj, and
- * receives the weight of each head, which includes the scale of its query. */
+/* Copies the queries of input i to w->index_q, and rounds them to FP8 as rule 9 says. w [S, H] has the output of
+ * weights_proj, and receives the weight of each head, which includes the scale of its query. */
 static void index_codes(struct alone *o, int i, float *w)
 {
     struct indexer ix = index_of(o->w);
@@ -232,7 +244,8 @@ struct index_probe {
     const struct operator_call *k;
 };
 
-static void see_index_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers, size_t width)
+static void see_index_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data,
+                             int integers, size_t width)
 {
     const struct operator_call *k = ((const struct index_probe *)(const void *)probe)->k;
     (void)integers;
@@ -357,7 +370,8 @@ static void experts(struct alone *o)
 {
     struct router r = router_of(o);
     size_t mark = op_mark(&o->w->cx);
-    int32_t *kept = (int32_t *)(void *)op_take(&o->w->cx, r.groups), *state = (int32_t *)(void *)op_take(&o->w->cx, r.experts);
+    int32_t *kept = (int32_t *)(void *)op_take(&o->w->cx, r.groups),
+            *state = (int32_t *)(void *)op_take(&o->w->cx, r.experts);
     for (size_t s = 0; s < o->k->S; s++) {
         memset(kept, 0, r.groups * sizeof *kept);
         for (size_t i = 0; o->k->in[1] && i < r.chosen_groups; i++)
@@ -460,8 +474,10 @@ int operator_compute(struct workspace *w, const struct operator_call *k, vb_erro
     if (i == count || (k->layer >= L && !m->num_mtp))
         return vb_fail(err, VB_UNSUPPORTED, "the engine does not compute %s alone; the reference does", k->result);
     int sees_all = !m->config.index_topk || (k->layer >= L && m->config.conventions.value[MTP_INDEXER]);
-    if ((table[i].compute == attention_scores || table[i].compute == attention) && !k->in[4] && k->S > m->config.dims.index_topk && !sees_all)
-        return vb_fail(err, VB_UNSUPPORTED, "%s of more than index_topk %d tokens wants the positions that an indexer keeps", k->result,
+    if ((table[i].compute == attention_scores || table[i].compute == attention) && !k->in[4] &&
+        k->S > m->config.dims.index_topk && !sees_all)
+        return vb_fail(err, VB_UNSUPPORTED,
+                       "%s of more than index_topk %d tokens wants the positions that an indexer keeps", k->result,
                        m->config.index_topk);
     o.module = k->layer >= L ? &m->mtp[(k->layer - L) % m->num_mtp] : NULL;
     o.l = o.module ? &o.module->layer : k->layer >= 0 ? &m->layers[k->layer] : NULL;

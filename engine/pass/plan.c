@@ -31,8 +31,9 @@ static size_t own_heads(const struct planning *p)
 static double own_bytes(const struct planning *p, const struct read *r)
 {
     size_t H = p->m->config.dims.H;
-    return read_bytes(&r->w, r->split == READ_WHOLE ? r->w.rows : r->split == READ_BY_HEADS ? own_heads(p) * (r->w.rows / H)
-                                                                                            : own(p, r->w.rows, OP_ROW_GROUP));
+    return read_bytes(&r->w, r->split == READ_WHOLE ? r->w.rows
+                             : r->split == READ_BY_HEADS ? own_heads(p) * (r->w.rows / H)
+                             : own(p, r->w.rows, OP_ROW_GROUP));
 }
 
 /* ---- a pass ---- */
@@ -43,7 +44,8 @@ double plan_experts(const struct config *c, double rows)
     return E > 0 ? E * (1 - pow(1 - k / E, rows)) : 0;
 }
 
-/* Returns the bytes of K numbers that travel as the input of a linear layer. They are rounded as the layer wants them. */
+/* Returns the bytes of K numbers that travel as the input of a linear layer. They are rounded as the layer wants
+ * them. */
 static double travelling(const struct config *c, const struct weight_view *next, size_t K)
 {
     if (weight_is_quantized(next->type))
@@ -115,7 +117,8 @@ static void add_rows_of(struct planning *p, const struct weight_view *w, double 
     gather_floats(p, rows, w->rows);
 }
 
-struct plan_cost plan_target(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows, double depth, double heads)
+struct plan_cost plan_target(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows,
+                             double depth, double heads)
 {
     struct plan_cost pass = {0};
     struct planning p = {.m = m, .ranks = ranks, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
@@ -126,7 +129,8 @@ struct plan_cost plan_target(const struct vb_model *m, const struct op_ranks *ra
     return pass;
 }
 
-struct plan_cost plan_module(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows, double depth)
+struct plan_cost plan_module(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows,
+                             double depth)
 {
     struct plan_cost pass = {0};
     struct planning p = {.m = m, .ranks = ranks, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
@@ -158,7 +162,10 @@ static void keep_layer(struct planning *p, const struct layer *l)
     p->memory->whole += 4 * (double)numbers;
 }
 
-static void keep_rows_of(struct planning *p, const struct weight_view *w) { p->memory->own += read_bytes(w, own(p, w->rows, OP_ROW_GROUP)); }
+static void keep_rows_of(struct planning *p, const struct weight_view *w)
+{
+    p->memory->own += read_bytes(w, own(p, w->rows, OP_ROW_GROUP));
+}
 
 static void keep_module(struct planning *p, double context)
 {
@@ -175,7 +182,8 @@ static void keep_module(struct planning *p, double context)
     p->memory->cache += context * (double)(kv_row_bytes(&layout) + layout.index_layers * layout.index_row);
 }
 
-struct plan_memory plan_memory(const struct vb_model *m, const struct op_ranks *ranks, int rank, double context, int drafts)
+struct plan_memory plan_memory(const struct vb_model *m, const struct op_ranks *ranks, int rank, double context,
+                               int drafts)
 {
     const struct config *c = &m->config;
     struct plan_memory memory = {.cache = context * (double)model_cache_bytes(c, c->cache_type)};

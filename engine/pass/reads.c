@@ -1,6 +1,7 @@
 #include "engine/pass/reads.h"
 
-static void one(read_sink each, void *context, enum pass_part part, enum read_split split, const struct weight_view *w, int exact)
+static void one(read_sink each, void *context, enum pass_part part, enum read_split split, const struct weight_view *w,
+                int exact)
 {
     struct read r = {.part = part, .split = split, .w = *w, .exact = exact};
     each(context, &r);
@@ -8,7 +9,8 @@ static void one(read_sink each, void *context, enum pass_part part, enum read_sp
 
 void reads_of_heads(const struct config *c, const struct mla *a, read_sink each, void *context)
 {
-    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* if both are views of kv_b_proj, their rows also count those of the other one */
+    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* if both are views of kv_b_proj, their rows also count those of
+                                                          the other one */
     w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
     w_uv.rows = c->dims.H * c->dims.v;
     one(each, context, PART_ATTENTION, READ_BY_HEADS, &w_uk, 1);
@@ -63,7 +65,9 @@ double read_bytes(const struct weight_view *w, size_t rows)
     double bytes = rows ? (double)weight_bytes(&part) : 0;
     switch (w->type) {
     case WEIGHT_I8:
-    case WEIGHT_F8_E4M3: return bytes + 4 * (double)((w->cols + w->block_cols - 1) / w->block_cols) * (double)rows / (double)w->block_rows;
+    case WEIGHT_F8_E4M3:
+        return bytes +
+               4 * (double)((w->cols + w->block_cols - 1) / w->block_cols) * (double)rows / (double)w->block_rows;
     case WEIGHT_I4: return bytes + 2 * numbers / QUANTIZED_GROUP;
     case WEIGHT_F4: return bytes + numbers / (double)w->group_size;
     default: return bytes;

@@ -1,12 +1,13 @@
-/* engine/pass/reads.h -- which matrices a pass reads, layer by layer. From these, `bench` computes the limits of a pass, and `plan` the memory
- * and the highest speed of several machines. */
+/* engine/pass/reads.h -- which matrices a pass reads, layer by layer. From these, `bench` computes the limits of a
+ * pass, and `plan` the memory and the highest speed of several machines. */
 #ifndef VB_READS_H
 #define VB_READS_H
 
 #include "engine/pass/forward.h"
 #include "ops/weights.h"
 
-/* How a matrix is divided if many machines compute one model (docs/RANKS.md): not at all, by attention heads, or by rows. */
+/* How a matrix is divided if many machines compute one model (docs/RANKS.md): not at all, by attention heads, or by
+ * rows. */
 enum read_split { READ_WHOLE, READ_BY_HEADS, READ_BY_ROWS };
 
 struct read {
@@ -18,13 +19,13 @@ struct read {
 };
 typedef void (*read_sink)(void *context, const struct read *r);
 
-/* Call each(context, r) for all matrices of a layer, in the order of the computation. All routed experts of a layer are taken to have
- * the type of expert 0. reads_of_heads: only W_uk and W_uv. */
+/* Call each(context, r) for all matrices of a layer, in the order of the computation. All routed experts of a layer are
+ * taken to have the type of expert 0. reads_of_heads: only W_uk and W_uv. */
 void reads_of_layer(const struct config *c, const struct layer *l, read_sink each, void *context);
 void reads_of_heads(const struct config *c, const struct mla *a, read_sink each, void *context);
 
-/* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. The bytes of an FP8 scale are
- * distributed evenly over the rows of its block. */
+/* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. The bytes
+ * of an FP8 scale are distributed evenly over the rows of its block. */
 double read_bytes(const struct weight_view *w, size_t rows);
 
 /* Returns whether the rows of a layer attend only to index_topk chosen tokens if there are `depth` tokens. */

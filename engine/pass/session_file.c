@@ -64,8 +64,8 @@ static int unpack_head(struct session_reader *r, const unsigned char bytes[HEAD_
     if (order == 0x04030201)
         return vb_fail(err, VB_UNSUPPORTED, "%s was written by a machine of the other byte order", r->path);
     if ((h->version < 1 || h->version > SESSION_VERSION) && order == BYTE_ORDER_MARK)
-        return vb_fail(err, VB_UNSUPPORTED, "%s is a session file of version %u; this program reads versions 1 to %d", r->path,
-                       h->version, SESSION_VERSION);
+        return vb_fail(err, VB_UNSUPPORTED, "%s is a session file of version %u; this program reads versions 1 to %d",
+                       r->path, h->version, SESSION_VERSION);
     memcpy(&sum, bytes + CHECKED_BYTES, sizeof sum);
     if (sum != crc64(&r->crc, 0, bytes, CHECKED_BYTES))
         return session_bad(r, err, "damaged: the checksum of its header is wrong");
@@ -87,8 +87,8 @@ static int unpack_head(struct session_reader *r, const unsigned char bytes[HEAD_
     if (!known || all != h->bytes)
         return session_bad(r, err, "wrong: its sections do not make up its bytes");
     if (size < h->bytes)
-        return vb_fail(err, VB_BAD_CHECKPOINT, "%s is cut short: %llu of %llu bytes are there", r->path, (unsigned long long)size,
-                       (unsigned long long)h->bytes);
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s is cut short: %llu of %llu bytes are there", r->path,
+                       (unsigned long long)size, (unsigned long long)h->bytes);
     return size == h->bytes ? VB_OK : session_bad(r, err, "followed by bytes that are no part of it");
 }
 
@@ -98,8 +98,9 @@ static int check_head(const struct session_reader *r, vb_error *err)
 {
     const struct session_head *h = &r->head;
     uint64_t row = (uint64_t)h->width * sizeof(float), most = UINT64_MAX / 8;
-    int fits = h->tokens >= 1 && h->rows < h->tokens && h->prompt <= h->tokens && h->given >= 1 && h->given <= h->tokens &&
-               h->tokens <= h->context && h->context <= INT32_MAX && h->width && h->width <= 1 << 24 && h->layers;
+    int fits = h->tokens >= 1 && h->rows < h->tokens && h->prompt <= h->tokens && h->given >= 1 &&
+               h->given <= h->tokens && h->tokens <= h->context && h->context <= INT32_MAX && h->width &&
+               h->width <= 1 << 24 && h->layers;
     /* At most one token has no row and is not a given token. It is the newest token, which the next round computes
      * together with the drafts. */
     if (fits)
@@ -300,8 +301,8 @@ static int read_head(struct session_reader *r, vb_error *err)
     if (!n || memcmp(head, magic, told))
         return session_bad(r, err, "no session file of Verbatim");
     if (n < sizeof head)
-        return vb_fail(err, VB_BAD_CHECKPOINT, "%s is cut short: a session file begins with %d bytes, %zu are there", r->path,
-                       HEAD_BYTES, n);
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s is cut short: a session file begins with %d bytes, %zu are there",
+                       r->path, HEAD_BYTES, n);
     r->done = HEAD_BYTES;
     int code = unpack_head(r, head, (uint64_t)st.st_size, err);
     return code ? code : check_head(r, err);
@@ -377,7 +378,8 @@ int session_section_end(struct session_reader *r, int code, vb_error *err)
         return session_bad(r, err, "cut short");
     if (r->sum == r->head.section[r->section].crc)
         return code;
-    return vb_fail(err, VB_BAD_CHECKPOINT, "%s is damaged: the checksum of its section %s is wrong", r->path, names[r->section]);
+    return vb_fail(err, VB_BAD_CHECKPOINT, "%s is damaged: the checksum of its section %s is wrong", r->path,
+                   names[r->section]);
 }
 
 int session_read_lines(struct session_reader *r, enum session_section section, char **text, vb_error *err)

@@ -4,7 +4,8 @@
  *     0       8       89 'V' 'B' 'S' 0D 0A 1A 0A
  *     8       4       version: 3 if the model has an indexer; else 1 if the cache type is f32, else 2
  *     12      4       0x01020304
- *     16      6 x 8   bytes of the file; tokens; rows of the target's cache; vb_session.prompt; vb_session.given; context
+ *     16      6 x 8   bytes of the file; tokens; rows of the target's cache; vb_session.prompt; vb_session.given;
+ *             context
  *     64      2 x 4   layers; words of 4 bytes in a cache row: c + r if the cache type is f32 (kv_row_words)
  *     72      6 x 24  for each section: name (8 bytes, padded with 0), bytes, CRC-64/XZ (engine/base/crc64.h)
  *     216     8       CRC-64/XZ of all bytes before it
@@ -18,13 +19,15 @@
  *
  * Six sections follow from offset 224 on:
  *
- *     about    lines KEY=VALUE that `verbatim session info` prints, or that show whether the drafter's state can be used
+ *     about    lines KEY=VALUE that `verbatim session info` prints, or that show whether the drafter's state can be
+ *              used
  *     model    lines KEY=VALUE that must be the same for the model that loads the file (engine/session/identity.c)
  *     tokens   i32 [tokens]
  *     output   {i32 token, i32 count}, ascending by token: how often each token is in the output, for penalties
- *     cache    [layers, rows, words in a row]: latents and rotated keys by index of the token; f32 in natural order, or, if
- *              the cache type is not f32, rows as ops/kv_rows.h stores them, without their padding. Since version 3: then [layers
- *              with an indexer, rows, words in a row], the index cache, as ops/indexer.h stores it
+ *     cache    [layers, rows, words in a row]: latents and rotated keys by index of the token; f32 in natural order,
+ *              or, if the cache type is not f32, rows as ops/kv_rows.h stores them, without their padding. Since
+ *              version 3: then [layers with an indexer, rows, words in a row], the index cache, as ops/indexer.h stores
+ *              it
  *     drafter  the state of the draft method, in a format of its own (engine/draft/mtp_save.c)
  *
  * The cache section does not depend on the slots, the packed order or the instruction set of the session that wrote it.
@@ -40,9 +43,18 @@
 #include "engine/pass/kvcache.h"
 
 #define SESSION_VERSION 3      /* the newest version; versions 1 and 2 can be read too */
-#define SESSION_TEXT_ROOM 32768 /* largest size of the sections `about` and `model` in bytes, including a terminating 0 */
+#define SESSION_TEXT_ROOM 32768 /* largest size of the sections `about` and `model` in bytes, including a terminating
+                                   0 */
 
-enum session_section { SECTION_ABOUT, SECTION_MODEL, SECTION_TOKENS, SECTION_OUTPUT, SECTION_CACHE, SECTION_DRAFTER, SECTIONS };
+enum session_section {
+    SECTION_ABOUT,
+    SECTION_MODEL,
+    SECTION_TOKENS,
+    SECTION_OUTPUT,
+    SECTION_CACHE,
+    SECTION_DRAFTER,
+    SECTIONS
+};
 
 struct session_head {
     uint32_t version, layers, width;
@@ -70,7 +82,10 @@ int session_file_begin(struct session_writer *w, const char *path, int replace, 
 /* Begins a section. All sections must be written once, in the order of the enum. */
 void session_file_section(struct session_writer *w, enum session_section section);
 void session_write(struct session_writer *w, const void *data, size_t size);
-static inline void session_write_u64(struct session_writer *w, uint64_t value) { session_write(w, &value, sizeof value); }
+static inline void session_write_u64(struct session_writer *w, uint64_t value)
+{
+    session_write(w, &value, sizeof value);
+}
 /* Writes the first `rows` rows of a layer, and of each row the first `width` words of 4 bytes. Rows of type f32 are
  * written in natural order (not packed), other rows as they are stored. `width` is at most kvpool.row. */
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
@@ -88,8 +103,8 @@ struct session_reader {
     const vb_allocator *allocator;
     const char *path;
     int fd, section;
-    uint64_t left, sum;       /* number of bytes of the section that have not been read yet; checksum of the bytes that have been
-                                 read */
+    uint64_t left, sum;       /* number of bytes of the section that have not been read yet; checksum of the bytes that
+                                 have been read */
     uint64_t done;            /* bytes of the file that have been read */
     int error;                /* errno of a failed read, or 0 */
     unsigned char *buffer;
@@ -97,7 +112,8 @@ struct session_reader {
     struct crc64 crc;
 };
 
-/* Opens a file and checks its header: the first bytes, version, byte order and sizes. `path` must outlive the reader. */
+/* Opens a file and checks its header: the first bytes, version, byte order and sizes. `path` must outlive the
+ * reader. */
 int session_reader_open(struct session_reader *r, const char *path, const vb_allocator *a, vb_error *err);
 void session_reader_close(struct session_reader *r);
 /* Begins to read a section. The caller reads the sections in the order of the enum, and ends each with
@@ -111,8 +127,8 @@ static inline uint64_t session_read_u64(struct session_reader *r)
     uint64_t value;
     return session_read(r, &value, sizeof value) ? 0 : value;
 }
-/* Reads the next `rows` rows of `width` words, as session_write_rows wrote them. Row i is stored in slot cache->slots[i] of the layer.
- * Returns 0 or -1 like session_read. */
+/* Reads the next `rows` rows of `width` words, as session_write_rows wrote them. Row i is stored in slot
+ * cache->slots[i] of the layer. Returns 0 or -1 like session_read. */
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Reads the next `rows` rows, as session_write_index_rows wrote them. Returns 0 or -1 like session_read. */
 int session_read_index_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows);

@@ -8,8 +8,8 @@
 #include "engine/pass/forward.h"
 
 struct tapper {
-    struct op_probe probe; /* receives intermediate values from operators. It is the first member, so it has the same address as the
-                              tapper */
+    struct op_probe probe; /* receives intermediate values from operators. It is the first member, so it has the same
+                              address as the tapper */
     vb_tap_callback callback;
     void *context;
     const struct row *rows; /* the rows of the pass */

@@ -5,7 +5,8 @@
 
 #include "engine/pass/forward.h"
 
-struct tracer *tracer_open(vb_trace_callback callback, void *context, int32_t sequence, size_t room, const vb_allocator *a)
+struct tracer *tracer_open(vb_trace_callback callback, void *context, int32_t sequence, size_t room,
+                           const vb_allocator *a)
 {
     struct tracer *t = vb_alloc(a, 1, sizeof *t);
     vb_tap_row *told = vb_alloc(a, room, sizeof *told);
@@ -27,9 +28,10 @@ void tracer_close(struct tracer *t, const vb_allocator *a)
 
 vb_tap_row row_told(const struct row *row)
 {
-    return (vb_tap_row){.sequence = row->cache->sequence, .token = row->token, .index = row->index + (int32_t)row->cache->base + row->cache->first_row, .position = row->position,
-                        .slot = row->slot, .draft = row->draft, .hidden_of = row->hidden_of, .hidden_depth = row->hidden_depth,
-                        .parent = row->parent};
+    return (vb_tap_row){.sequence = row->cache->sequence, .token = row->token,
+                        .index = row->index + (int32_t)row->cache->base + row->cache->first_row,
+                        .position = row->position, .slot = row->slot, .draft = row->draft, .hidden_of = row->hidden_of,
+                        .hidden_depth = row->hidden_depth, .parent = row->parent};
 }
 
 static void tell(struct tracer *t, vb_trace event)
@@ -49,12 +51,16 @@ void trace_part_of_pass(struct tracer *t, int depth, size_t first, const struct 
     tell(t, (vb_trace){.kind = VB_TRACE_PASS, .depth = depth, .first = first, .count = count, .row = t->told});
 }
 
-void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count) { trace_part_of_pass(t, depth, 0, rows, count); }
+void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count)
+{
+    trace_part_of_pass(t, depth, 0, rows, count);
+}
 
 void trace_choose(struct tracer *t, int depth, size_t row, int32_t token, int draft)
 {
     if (t)
-        tell(t, (vb_trace){.kind = VB_TRACE_CHOOSE, .depth = depth, .first = row, .count = 1, .token = token, .draft = draft});
+        tell(t, (vb_trace){.kind = VB_TRACE_CHOOSE, .depth = depth, .first = row, .count = 1, .token = token,
+                           .draft = draft});
 }
 
 void trace_hidden(struct tracer *t, size_t first, size_t count)

@@ -20,7 +20,8 @@ struct tracer {
 };
 
 /* Returns NULL if there is no memory. */
-struct tracer *tracer_open(vb_trace_callback callback, void *context, int32_t sequence, size_t room, const vb_allocator *a);
+struct tracer *tracer_open(vb_trace_callback callback, void *context, int32_t sequence, size_t room,
+                           const vb_allocator *a);
 void tracer_close(struct tracer *t, const vb_allocator *a);
 
 /* Converts a row for callbacks. */
@@ -29,8 +30,8 @@ vb_tap_row row_told(const struct row *row);
 /* Each of these functions reports one event to the callback. If t is NULL, these functions do nothing. depth is the MTP
  * depth, or -1 for the target. */
 void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count);
-/* Reports the rows of one sequence in a pass that it shares with other sequences. `first` is the place of rows[0] among all
- * rows of the pass. */
+/* Reports the rows of one sequence in a pass that it shares with other sequences. `first` is the place of rows[0] among
+ * all rows of the pass. */
 void trace_part_of_pass(struct tracer *t, int depth, size_t first, const struct row *rows, size_t count);
 void trace_choose(struct tracer *t, int depth, size_t row, int32_t token, int draft);
 void trace_hidden(struct tracer *t, size_t first, size_t count);

@@ -17,7 +17,8 @@ static int take_tokens(vb_draft_vocab *v, const int32_t *tokens, size_t count, v
     int32_t V = v->model->config.vocab_size;
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= V)
-            return vb_fail(err, VB_BAD_ARGUMENT, "draft vocabulary: token %zu is %d, outside the vocabulary of %d", i, tokens[i], V);
+            return vb_fail(err, VB_BAD_ARGUMENT, "draft vocabulary: token %zu is %d, outside the vocabulary of %d", i,
+                           tokens[i], V);
         v->tokens[i] = tokens[i];
     }
     qsort(v->tokens, count, sizeof *v->tokens, by_id);
@@ -34,7 +35,8 @@ static int own_rank(const struct vb_model *m) { return m->ranks ? m->ranks->op.r
 /* Which rows of the heads a rank has. */
 static struct op_share share_of(const struct vb_model *m, int rank)
 {
-    return m->ranks ? op_share_of(&m->ranks->op, rank, m->config.dims.V, OP_ROW_GROUP) : (struct op_share){0, m->config.dims.V};
+    return m->ranks ? op_share_of(&m->ranks->op, rank, m->config.dims.V, OP_ROW_GROUP)
+                    : (struct op_share){0, m->config.dims.V};
 }
 
 /* Divides the list as the heads are divided. */
@@ -116,9 +118,11 @@ int vb_draft_vocab_open(vb_draft_vocab **out, const vb_model *model, const int32
     const vb_allocator *a = model->allocator;
     *out = NULL;
     if (!model->num_mtp)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: a draft vocabulary needs MTP modules, and the model has none", checkpoint_dir(model->checkpoint));
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: a draft vocabulary needs MTP modules, and the model has none",
+                       checkpoint_dir(model->checkpoint));
     if (!count || count > (size_t)model->config.vocab_size)
-        return vb_fail(err, VB_BAD_ARGUMENT, "the draft vocabulary has %zu tokens, wanted 1 to %d", count, model->config.vocab_size);
+        return vb_fail(err, VB_BAD_ARGUMENT, "the draft vocabulary has %zu tokens, wanted 1 to %d", count,
+                       model->config.vocab_size);
     vb_draft_vocab *v = vb_alloc(a, 1, sizeof *v);
     if (!v)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a draft vocabulary");

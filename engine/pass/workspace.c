@@ -28,9 +28,11 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     size_t widest = max_size(max_size(2 * d, heads), q);
     struct attention attention = {.heads = H, .nope = c->dims.n, .rope = c->dims.r,
                                   .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type};
-    size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
+    size_t bytes = max_size(op_linear_scratch(S, widest),
+                            op_attention_scratch(&attention, S, w->context, w->cx.threads));
     if (w->model->device)
-        bytes = max_size(bytes, max_size(device_attention_scratch(&attention, S, offload_longest(w->context)), op_argmax_scratch(S, c->dims.V)));
+        bytes = max_size(bytes, max_size(device_attention_scratch(&attention, S, offload_longest(w->context)),
+                                         op_argmax_scratch(S, c->dims.V)));
     if (w->expands)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
     if (w->kept_most)
@@ -73,8 +75,9 @@ int workspace_open(struct workspace *w, const struct vb_model *m, const struct k
     if (convention[YARN] && context <= (size_t)c->rope_original_max_position_embeddings)
         effective.rope_yarn = 0;
 
-    *w = (struct workspace){.model = m, .max_rows = S, .context = context + VB_MAX_DRAFT + 1, .max_logit_rows = max_logit_rows,
-                            .expands = expands, .scale = config_attention_scale(&effective)};
+    *w = (struct workspace){.model = m, .max_rows = S, .context = context + VB_MAX_DRAFT + 1,
+                            .max_logit_rows = max_logit_rows, .expands = expands,
+                            .scale = config_attention_scale(&effective)};
     w->cx.k = k;
     w->cx.threads = w->cx.most_threads = threads;
     w->cx.bf16 = c->precision == PRECISION_BF16;
@@ -139,7 +142,8 @@ int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *e
 float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width)
 {
     size_t d = w->model->config.dims.d;
-    float *const array[] = {[ROWS_FEATURES] = w->features, [ROWS_HIDDEN] = w->hidden, [ROWS_THREE] = w->three, [ROWS_TWO] = w->two};
+    float *const array[] = {[ROWS_FEATURES] = w->features, [ROWS_HIDDEN] = w->hidden, [ROWS_THREE] = w->three,
+                            [ROWS_TWO] = w->two};
     *width = which == ROWS_THREE ? 3 * d : which == ROWS_TWO ? 2 * d : d;
     return array[which] + first * *width;
 }

@@ -1,10 +1,12 @@
-/* engine/session/batch.c -- continuous batching: requests wait, are admitted, share passes, and leave when they are done.
+/* engine/session/batch.c -- continuous batching: requests wait, are admitted, share passes, and leave when they are
+ * done.
  *
- * A step is a round (engine/session/round.h). Its pass takes the rows of every sequence that is decoding, oldest first, then as much of
- * the prompts as there is room for. Rows of all caches are in one pool. When it is full the youngest sequence gives its rows
- * back and waits again, in front; what it had is computed anew, in chunks, later: the same bits (the contract), and no token is
- * chosen twice. The oldest is never made to wait, so every request ends. A request may also bring a session that is open already: its
- * rows stay in its own cache, which no neighbour shares and nobody takes away. */
+ * A step is a round (engine/session/round.h). Its pass takes the rows of every sequence that is decoding, oldest first,
+ * then as much of the prompts as there is room for. Rows of all caches are in one pool. When it is full the youngest
+ * sequence gives its rows back and waits again, in front; what it had is computed anew, in chunks, later: the same bits
+ * (the contract), and no token is chosen twice. The oldest is never made to wait, so every request ends. A request may
+ * also bring a session that is open already: its rows stay in its own cache, which no neighbour shares and nobody takes
+ * away. */
 #include <string.h>
 
 #include "simd/fpenv.h"
@@ -16,15 +18,17 @@
 #include "engine/session/round.h"
 #include "engine/session/routes.h"
 
-/* ---- opening ------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static int check_options(vb_batch *b, vb_error *err)
 {
     const vb_session_options *o = &b->options.session;
     int32_t most = b->options.max_sequences ? b->options.max_sequences : 8;
     if (o->prefill && strcmp(o->prefill, "contract") && !prefill_expands(o))
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill is %s; a batch has contract and expanded alone: with others bits would depend on "
-                       "which rows of a prompt are computed together", o->prefill);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "prefill is %s; a batch has contract and expanded alone: with others bits would depend on "
+                       "which rows of a prompt are computed together",
+                       o->prefill);
     if (o->tap)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps");
     if (prefill_check_tensor_cores(b->model, o, err))
@@ -32,7 +36,8 @@ static int check_options(vb_batch *b, vb_error *err)
     if (most < 1 || most > MOST_SEQUENCES)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d sequences at once, wanted 1 to %d", most, MOST_SEQUENCES);
     if (b->options.keep_finished < 0 || b->options.keep_finished > MOST_KEPT)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%d finished sequences to keep, wanted 0 to %d", b->options.keep_finished, MOST_KEPT);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d finished sequences to keep, wanted 0 to %d", b->options.keep_finished,
+                       MOST_KEPT);
     b->kept.most = (size_t)b->options.keep_finished;
     int code = session_limits(b->model, o, &b->context, err);
     vb_routes routes = {0};
@@ -46,8 +51,8 @@ static int check_options(vb_batch *b, vb_error *err)
     if (!b->options.cache_tokens)
         b->options.cache_tokens = (int64_t)(b->context + b->round_rows) * most;
     if (b->options.cache_tokens <= (int64_t)b->round_rows || b->options.cache_tokens > INT32_MAX)
-        return vb_fail(err, VB_BAD_ARGUMENT, "the cache is of %lld tokens, wanted %zu to %d", (long long)b->options.cache_tokens,
-                       b->round_rows + 1, INT32_MAX);
+        return vb_fail(err, VB_BAD_ARGUMENT, "the cache is of %lld tokens, wanted %zu to %d",
+                       (long long)b->options.cache_tokens, b->round_rows + 1, INT32_MAX);
     return VB_OK;
 }
 
@@ -55,8 +60,10 @@ static int open_parts(vb_batch *b, vb_error *err)
 {
     const struct config *c = &b->model->config;
     const vb_session_options *o = &b->options.session;
-    size_t round = b->round_rows, chunk = min_size(o->prefill_chunk ? (size_t)o->prefill_chunk : PREFILL_CHUNK, b->context * b->most_running);
-    size_t decoding = b->most_running * (o->drafting.tokens > 0 ? 1 + (size_t)o->drafting.tokens : 4); /* what is more waits for the next pass */
+    size_t round = b->round_rows,
+           chunk = min_size(o->prefill_chunk ? (size_t)o->prefill_chunk : PREFILL_CHUNK, b->context * b->most_running);
+    /* what is more waits for the next pass */
+    size_t decoding = b->most_running * (o->drafting.tokens > 0 ? 1 + (size_t)o->drafting.tokens : 4);
     b->decoding_rows = decoding > round ? decoding : round;
     size_t rows = chunk + b->decoding_rows;
     int code = session_open_workspace(&b->work, b->model, o, rows, b->decoding_rows, b->context, err);
@@ -70,7 +77,8 @@ static int open_parts(vb_batch *b, vb_error *err)
     b->rows = vb_alloc(b->model->allocator, rows, sizeof *b->rows);
     if (!code && !b->rows)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", rows);
-    b->state = (vb_batch_state){.cache_tokens = b->pool.capacity, .cache_bytes = kvpool_bytes(&b->pool), .pass_bytes = b->work.bytes};
+    b->state = (vb_batch_state){.cache_tokens = b->pool.capacity, .cache_bytes = kvpool_bytes(&b->pool),
+                                .pass_bytes = b->work.bytes};
     return code;
 }
 
@@ -135,7 +143,7 @@ void vb_batch_close(vb_batch *b)
     vb_free(a, b);
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------ */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 void batch_wait(vb_batch *b, struct batch_request *r)
 {
@@ -154,12 +162,14 @@ static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
     if (!q->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     if (b->model->config.tensor_cores && q->routes && q->routes->tokens)
-        return vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, but the CPU computes passes with forced routes");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "precision tensor computes on a GPU, but the CPU computes passes with forced routes");
     if (q->count > b->context)
-        return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens does not fit into a context of %zu", q->count, b->context);
+        return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens does not fit into a context of %zu", q->count,
+                       b->context);
     if (min_size(most, b->context) > room)
-        return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens and %zu new ones do not fit into a cache of %zu", q->count,
-                       min_size(q->options.max_tokens, b->context - q->count), room);
+        return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens and %zu new ones do not fit into a cache of %zu",
+                       q->count, min_size(q->options.max_tokens, b->context - q->count), room);
     for (size_t i = 0; i < q->count; i++)
         if (q->tokens[i] < 0 || q->tokens[i] >= b->model->config.vocab_size)
             return vb_fail(err, VB_BAD_ARGUMENT, "token %zu is %d, outside the vocabulary of %d", i, q->tokens[i],
@@ -183,7 +193,8 @@ static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
 {
     const vb_session *s = q->session;
     if (q->tokens || q->count || q->sampling || q->drafting || q->prompt_row || q->routes)
-        return vb_fail(err, VB_BAD_ARGUMENT, "a request with a session has that one's tokens and options, and none of its own");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "a request with a session has that one's tokens and options, and none of its own");
     if (s->model != b->model)
         return vb_fail(err, VB_BAD_ARGUMENT, "the session belongs to another model");
     if (has_session(b, s))
@@ -191,12 +202,16 @@ static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
     if (!s->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     if (s->context > b->context)
-        return vb_fail(err, VB_BAD_ARGUMENT, "the session has a context of %zu, more than the %zu of the batch", s->context, b->context);
+        return vb_fail(err, VB_BAD_ARGUMENT, "the session has a context of %zu, more than the %zu of the batch",
+                       s->context, b->context);
     if (s->context < b->context && s->model->config.conventions.value[YARN])
-        return vb_fail(err, VB_BAD_ARGUMENT, "the session has a context of %zu, the batch %zu; convention yarn=max-len wants equal ones",
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "the session has a context of %zu, the batch %zu; convention yarn=max-len wants equal ones",
                        s->context, b->context);
     if (prefill_rows(s))
-        return vb_fail(err, VB_BAD_ARGUMENT, "rows of the session's prompt are due by prefill %s, which a batch does not have", prefill_kind(s));
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "rows of the session's prompt are due by prefill %s, which a batch does not have",
+                       prefill_kind(s));
     if (s->options.tap)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps, which the session has");
     return session_fits(s, &b->work, err);
@@ -244,25 +259,28 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
                           .result.fingerprint = VB_FINGERPRINT_START};
     r->session.sampling = q->sampling ? *q->sampling : b->options.session.sampling;
     r->session.drafting = q->drafting ? *q->drafting : b->options.session.drafting;
-    r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens : b->context);
+    r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens
+                                                                                 : b->context);
     r->session.sequence = (int32_t)r->id;
     r->session.routes = forced;
-    r->run = (struct run){.options = &r->asked.options, .result = &r->result, .prompt_row = q->prompt_row, .prompt_context = q->context,
-                          .prompt = q->count};
+    r->run = (struct run){.options = &r->asked.options, .result = &r->result, .prompt_row = q->prompt_row,
+                          .prompt_context = q->context, .prompt = q->count};
     batch_wait(b, r);
     if (id)
         *id = r->id;
     return VB_OK;
 }
 
-/* Whether the rows of a request that ended may stay: nothing of it points to what the caller may now free, or has freed. */
+/* Whether the rows of a request that ended may stay: nothing of it points to what the caller may now free, or has
+ * freed. */
 static int can_keep(const vb_batch *b, const struct batch_request *r)
 {
     const struct vb_session *s = r->run.session;
     const vb_drafting *d = &r->session.drafting, *batch = &b->options.session.drafting;
     if (!b->kept.most || !s || r->asked.session || !s->cached)
         return 0;
-    return !s->type || (s->drafter && (!d->vocab || d->vocab == batch->vocab) && (!s->type->needs_model || d->model == batch->model) &&
+    return !s->type || (s->drafter && (!d->vocab || d->vocab == batch->vocab) &&
+                        (!s->type->needs_model || d->model == batch->model) &&
                         (!s->type->needs_callback || (d->callback == batch->callback && d->context == batch->context)));
 }
 
@@ -275,8 +293,9 @@ void batch_end(vb_batch *b, struct batch_request *r)
         session_leave(s); /* `done` may close a draft model */
     if (s)
         batch_own_length(s);
-    vb_request_end end = {.id = r->id, .code = code, .error = code ? &r->run.error : NULL, .tokens = s ? s->tokens : r->prompt,
-                          .prompt = r->asked.count, .count = s ? s->count : r->asked.count, .result = &r->result};
+    vb_request_end end = {.id = r->id, .code = code, .error = code ? &r->run.error : NULL,
+                          .tokens = s ? s->tokens : r->prompt, .prompt = r->asked.count,
+                          .count = s ? s->count : r->asked.count, .result = &r->result};
     if (s)
         vb_session_routes(s, &end.routes);
     b->state.done++;
@@ -335,7 +354,7 @@ int vb_batch_cancel(vb_batch *b, int64_t id)
     return 1;
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 struct batch_group {
     struct run *runs[MOST_SEQUENCES];
@@ -358,8 +377,9 @@ static size_t place_of(const vb_batch *b, const struct batch_request *r)
     return i;
 }
 
-/* Whether the pool has so many slots for r beside those that the group takes: kept and paused sequences give theirs back, then the
- * youngest, until it has, but for those in the group, those older than r, and those with a cache of their own. */
+/* Whether the pool has so many slots for r beside those that the group takes: kept and paused sequences give theirs
+ * back, then the youngest, until it has, but for those in the group, those older than r, and those with a cache of
+ * their own. */
 static int make_room(vb_batch *b, const struct batch_group *g, const struct batch_request *r, size_t slots)
 {
     if (r->asked.session || batch_free_idle(b, g->slots + slots, NULL))
@@ -405,7 +425,8 @@ static void compose_decoding(vb_batch *b, struct batch_group *g)
     for (size_t i = 0; i < b->num_running; i++) {
         struct batch_request *r = b->running[i];
         size_t rows = session_next_rows(r->run.session), logit_rows = 1 + (size_t)session_next_drafts(r->run.session);
-        if (r->paused || !decodes(r) || g->rows + rows > b->work.max_rows || g->logit_rows + logit_rows > b->work.max_logit_rows)
+        if (r->paused || !decodes(r) || g->rows + rows > b->work.max_rows ||
+            g->logit_rows + logit_rows > b->work.max_logit_rows)
             continue;
         if (make_room(b, g, r, rows))
             join(g, r, rows, logit_rows);

@@ -1,4 +1,5 @@
-/* engine/session/batch_admit.c -- which waiting request runs next, whose rows it takes over, and who gives up rows for it. */
+/* engine/session/batch_admit.c -- which waiting request runs next, whose rows it takes over, and who gives up rows for
+ * it. */
 #include <string.h>
 
 #include "engine/session/batch_internal.h"
@@ -13,7 +14,8 @@ static const int32_t *timeline(const struct batch_request *r, size_t *count)
     return r->run.session ? r->run.session->tokens : r->prompt;
 }
 
-/* For how many tokens s begins like r and computes their rows in the same way; 0 where their draft methods cannot share. */
+/* For how many tokens s begins like r and computes their rows in the same way; 0 where their draft methods cannot
+ * share. */
 static size_t alike_for(const struct vb_session *s, const struct batch_request *r, const struct drafter_type *type)
 {
     size_t count, n = 0;
@@ -99,8 +101,10 @@ static int begin(vb_batch *b, struct batch_request *r, const struct alike *alike
         if (!code)
             code = vb_append(s, r->prompt, r->asked.count, err);
         if (!code && s->type && s->type->by_history && session_drafts_lead(s))
-            code = vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s with %s: in a batch what it drafts depends on the neighbours, and the text "
-                           "would too", r->session.sampling.acceptance, s->type->name);
+            code = vb_fail(err, VB_BAD_ARGUMENT,
+                           "acceptance %s with %s: in a batch what it drafts depends on the neighbours, and the text "
+                           "would too",
+                           r->session.sampling.acceptance, s->type->name);
         if (!code)
             code = run_open(&r->run, err);
     }
@@ -125,7 +129,8 @@ void batch_preempt(vb_batch *b, size_t i)
     batch_wait(b, r);
 }
 
-/* Whether `slots` are free, when nothing is left of kept and of paused sequences, but for those of `but`, as far as they are in the way. */
+/* Whether `slots` are free, when nothing is left of kept and of paused sequences, but for those of `but`, as far as
+ * they are in the way. */
 int batch_free_idle(vb_batch *b, size_t slots, const struct vb_session *but)
 {
     while (b->pool.num_free < slots && kept_drop(&b->kept, but))
@@ -136,7 +141,8 @@ int batch_free_idle(vb_batch *b, size_t slots, const struct vb_session *but)
     return b->pool.num_free >= slots;
 }
 
-/* A place among those that run: a paused sequence gives up its own, and its rows, which a session that was brought keeps. */
+/* A place among those that run: a paused sequence gives up its own, and its rows, which a session that was brought
+ * keeps. */
 static int free_place(vb_batch *b, const struct vb_session *but)
 {
     for (size_t i = b->num_running; i-- > 0 && b->num_running == b->most_running;) {

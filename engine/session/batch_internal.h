@@ -15,8 +15,8 @@ struct batch_request {
     vb_session_options session;
     vb_request asked;
     int32_t *prompt;          /* [asked.count] */
-    struct run run;           /* run.session is asked.session if the caller gave one. Otherwise run.session is NULL until the
-                                 request is first admitted */
+    struct run run;           /* run.session is asked.session if the caller gave one. Otherwise run.session is NULL
+                                 until the request is first admitted */
     vb_result result;
     int paused;
     int begun;                /* it was admitted before */
@@ -41,8 +41,8 @@ struct vb_batch {
     struct kept kept;
     struct batch_length *lengths;
     size_t num_running, most_running, context;
-    size_t decoding_rows;     /* number of rows of a pass that are reserved for decoding sequences; the remaining rows are for
-                                 prompts */
+    size_t decoding_rows;     /* number of rows of a pass that are reserved for decoding sequences; the remaining rows
+                                 are for prompts */
     size_t round_rows;        /* largest number of rows that one decoding sequence has in a round */
     int64_t next_id;
     vb_batch_state state;

@@ -25,14 +25,16 @@ static int row_not_finite(const struct run *run, const struct workspace *w, size
     if (layer < 0)
         return vb_fail(err, VB_NOT_FINITE, "the logits for token %zu are not finite; every layer was, so it is lm_head",
                        index);
-    return vb_fail(err, VB_NOT_FINITE, "the logits for token %zu are not finite; the first such layer is %d", index, layer);
+    return vb_fail(err, VB_NOT_FINITE, "the logits for token %zu are not finite; the first such layer is %d", index,
+                   layer);
 }
 
 int run_open(struct run *run, vb_error *err)
 {
     const vb_generate_options *o = run->options;
     if (o->stop_count && !o->tokenizer)
-        return vb_fail(err, VB_BAD_ARGUMENT, "there are stop strings and no tokenizer, whose text they would be looked for in");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "there are stop strings and no tokenizer, whose text they would be looked for in");
     sampler_mask_failed(run->session->sampler, NULL); /* of drafts of an earlier run that were not verified */
     return stop_open(&run->stop, o->stop, o->stop_count, run->session->model->allocator, err);
 }
@@ -69,7 +71,8 @@ static size_t look_for_end(struct run *run, const vb_event *event)
     return run->finished ? r->text_bytes : safe; /* at the end what was held back is text */
 }
 
-/* Token i of the round, of row `row` of its choosing ones; beside: drafts stood there. Counts and tells; returns whether the run ends with this token. */
+/* Token i of the round, of row `row` of its choosing ones; beside: drafts stood there. Counts and tells; returns
+ * whether the run ends with this token. */
 static int emit(struct run *run, const struct verdict *v, size_t i, size_t row, int beside, const float *logits)
 {
     const vb_generate_options *o = run->options;
@@ -110,7 +113,8 @@ static int draft_behind(const struct plan *p, int at, int after)
     return after < 0 && at + 1 < p->drafts ? at + 1 : -1;
 }
 
-/* What the row behind draft `at` chooses. *draft: that which stands beside it, or -1; of a tree the one that is what was chosen. */
+/* What the row behind draft `at` chooses. *draft: that which stands beside it, or -1; of a tree the one that is what
+ * was chosen. */
 static struct verdict choose_at(const struct run *run, const float *logits, size_t i, int at, int *draft)
 {
     const struct plan *p = &run->plan;
@@ -118,7 +122,8 @@ static struct verdict choose_at(const struct run *run, const float *logits, size
     struct draft_at d = {0};
     *draft = draft_behind(p, at, -1);
     if (*draft >= 0)
-        d = (struct draft_at){p->draft[*draft], (int)i + 1, vb_is_end_token(s->model, p->draft[*draft]) || ends_run(run, p->draft[*draft])};
+        d = (struct draft_at){p->draft[*draft], (int)i + 1,
+                              vb_is_end_token(s->model, p->draft[*draft]) || ends_run(run, p->draft[*draft])};
     struct verdict v = acceptance_choose(s->acceptance, logits, s->tokens, s->count + i, &d);
     for (int other = *draft; p->tree && other >= 0 && !v.stands; other = draft_behind(p, at, other))
         if (p->draft[other] == v.token)

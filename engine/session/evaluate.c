@@ -17,7 +17,8 @@ struct evaluation {
     struct draft_net *net;               /* the modules; NULL without depths */
     struct kvcache caches[VB_MAX_DRAFT]; /* one per depth */
     struct row *rows;                    /* of a module's pass [chunk] */
-    int by_token;                        /* convention module-hidden=target: row i of depth k takes the target's hidden state i + k */
+    int by_token;                        /* convention module-hidden=target: row i of depth k takes the target's hidden
+                                            state i + k */
     int in_chunk;                        /* the pass is a chunk of prefill cublas */
     float *h, *g;                        /* what a depth takes and hands on; what its head takes [chunk, d] */
 };
@@ -27,7 +28,8 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
     const struct vb_session *s = e->session;
     const struct config *c = &s->model->config;
     if (e->depths < 0 || e->depths > VB_MAX_DRAFT || (e->depths && !s->model->num_mtp))
-        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", e->depths, s->model->num_mtp ? VB_MAX_DRAFT : 0);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", e->depths,
+                       s->model->num_mtp ? VB_MAX_DRAFT : 0);
     if (e->depths && s->cached)
         return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens are computed already; MTP depths need all of them", s->cached);
     e->by_token = c->conventions.value[MODULE_HIDDEN];
@@ -44,7 +46,8 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
     e->rows = vb_alloc(s->model->allocator, s->work->max_rows, sizeof *e->rows);
     e->h = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->h);
     e->g = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->g);
-    return e->rows && e->h && e->g ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work->max_rows);
+    return e->rows && e->h && e->g ? VB_OK
+                                   : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work->max_rows);
 }
 
 static void evaluation_close(struct evaluation *e)
@@ -110,8 +113,9 @@ static int module_rows(struct evaluation *e, int k, size_t first, size_t n, vb_e
     return tell(e, k, first, e->g, n, err);
 }
 
-/* The rows of every depth that follow from rows index.. of the target [S]. Depth k's hidden states are what depth k-1 handed on for the
- * same rows; or, with module-hidden=target, the target's, which belong to the rows k places before. */
+/* The rows of every depth that follow from rows index.. of the target [S]. Depth k's hidden states are what depth k-1
+ * handed on for the same rows; or, with module-hidden=target, the target's, which belong to the rows k places
+ * before. */
 static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
 {
     struct vb_session *s = e->session;
@@ -119,7 +123,8 @@ static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
     int code = VB_OK;
     memcpy(e->h, s->work->features, S * d * sizeof *e->h);
     for (int k = 0; k < e->depths && !code; k++) {
-        size_t back = e->by_token ? (size_t)k : 0, none = index < back ? min_size(back - index, S) : 0, first = index + none - back;
+        size_t back = e->by_token ? (size_t)k : 0, none = index < back ? min_size(back - index, S) : 0,
+               first = index + none - back;
         if (back) {
             n = S - none;
             memcpy(e->h, s->work->features + none * d, n * d * sizeof *e->h);

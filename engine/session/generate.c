@@ -1,4 +1,5 @@
-/* engine/session/generate.c -- one session by itself: rounds until its run ends. engine/session/batch.c schedules many. */
+/* engine/session/generate.c -- one session by itself: rounds until its run ends. engine/session/batch.c schedules
+ * many. */
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
@@ -10,7 +11,9 @@ static int run_to_its_end(struct run *run, vb_error *err)
     int code = VB_OK;
     while (!run->finished && !code) {
         round_choose_lengths(&run, 1, VB_MAX_DRAFT + 1, s->cached < s->given);
-        code = round_run(&(struct round){.w = s->work, .rows = s->rows, .runs = &run, .count = 1, .by_library = prefill_rows(s) > 0}, err);
+        code = round_run(&(struct round){.w = s->work, .rows = s->rows, .runs = &run, .count = 1,
+                                         .by_library = prefill_rows(s) > 0},
+                         err);
         if (code == VB_STOPPED) { /* a pass was given up: no error, but the end, as where a callback stops a run */
             run->result->finish = VB_FINISH_STOPPED;
             return VB_OK;
@@ -60,7 +63,8 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
         acceptance_round(s->acceptance);
         struct fpenv env = fpenv_enter();
         struct numa_visit visit = numa_enter(s->model);
-        *count = session_propose(s, s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft), &failed);
+        *count = session_propose(s, s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),
+                                 &failed);
         numa_leave(&visit);
         fpenv_leave(env);
         if (session_draft_stopped(s)) {
@@ -82,7 +86,8 @@ int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_e
     return draft_after(s, next, drafts, count, err);
 }
 
-int vb_draft_tree(vb_session *s, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count, vb_error *err)
+int vb_draft_tree(vb_session *s, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count,
+                  vb_error *err)
 {
     int32_t all[VB_MAX_NODES];
     int code = draft_after(s, next, all, count, err);

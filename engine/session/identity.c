@@ -20,7 +20,8 @@ static void add(struct lines *l, const char *format, ...)
     va_start(args, format);
     int n = decimal_vprint(l->text + l->used, SESSION_TEXT_ROOM - l->used, format, args);
     va_end(args);
-    l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it needs */
+    l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it
+                                                                                    needs */
 }
 
 char *session_identity(const struct vb_model *m, size_t context)
@@ -44,12 +45,14 @@ char *session_identity(const struct vb_model *m, size_t context)
         add(&l, "query scale=%.17g%s\n", c->query_beta, c->rope_unscaled ? "" : ", YaRN scales scores too");
     add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
     for (int i = 0; c->index_topk && i < c->num_hidden_layers; i++)
-        add(&l, "%s%s%s", i ? "" : "indexers=", config_layer_is_shared(c, i) ? "S" : "F", i + 1 < c->num_hidden_layers ? "" : "\n");
+        add(&l, "%s%s%s", i ? "" : "indexers=", config_layer_is_shared(c, i) ? "S" : "F",
+            i + 1 < c->num_hidden_layers ? "" : "\n");
     add(&l, "MTP modules=%d\n", m->num_mtp);
     add(&l, "precision=%s\n", precision_name(c));
     if (c->tensor_cores)
-        add(&l, "tensor cores=%s, layers from %d, attention from %d%s%s\n", m->device->name, m->offload.first_layer, m->offload.first_attention,
-            m->offload.ends ? ", output head" : "", m->offload.without_experts ? ", no experts" : "");
+        add(&l, "tensor cores=%s, layers from %d, attention from %d%s%s\n", m->device->name, m->offload.first_layer,
+            m->offload.first_attention, m->offload.ends ? ", output head" : "",
+            m->offload.without_experts ? ", no experts" : "");
     if (c->cache_type != CACHE_TYPE_F32) /* a description without this line is one of cache type f32 */
         add(&l, "cache type=%s\n", cache_type_name(c->cache_type));
     conventions_list_target(&c->conventions, conventions, sizeof conventions);
@@ -70,13 +73,14 @@ int vb_model_fingerprint(const vb_model *m, int sampled, int32_t threads, uint64
         return vb_fail(err, VB_NO_MEMORY, "no memory for the fingerprint of %s", checkpoint_dir(m->checkpoint));
     if (!sampled)
         code = model_hash_weights(m, threads, &weights, err);
-    *out = hash64(hash64(weights + !sampled, text, strlen(text)), &(uint64_t){config_hash(&m->config)}, sizeof(uint64_t));
+    *out = hash64(hash64(weights + !sampled, text, strlen(text)), &(uint64_t){config_hash(&m->config)},
+                  sizeof(uint64_t));
     vb_free(m->allocator, text);
     return code;
 }
 
-/* A key that this build reads and the one that wrote the file did not, and that config.json leaves at its default: what it does now
- * was done then. */
+/* A key that this build reads and the one that wrote the file did not, and that config.json leaves at its default: what
+ * it does now was done then. */
 static int is_news(const struct config *c, const char *name)
 {
     const char *key;
@@ -96,13 +100,14 @@ static const char *cache_type_of(const char *text, size_t *size)
     return type ? type : "f32";
 }
 
-int session_identity_compare(const char *saved, const char *ours, const struct vb_model *m, const char *path, vb_error *err)
+int session_identity_compare(const char *saved, const char *ours, const struct vb_model *m, const char *path,
+                             vb_error *err)
 {
     size_t there, here;
     const char *saved_type = cache_type_of(saved, &there), *our_type = cache_type_of(ours, &here);
     if (there != here || memcmp(saved_type, our_type, here))
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s was saved with cache type %.*s, here it is %.*s", path, (int)min_size(there, 100), saved_type,
-                       (int)here, our_type);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s was saved with cache type %.*s, here it is %.*s", path,
+                       (int)min_size(there, 100), saved_type, (int)here, our_type);
     for (const char *mine = ours, *next; *mine; mine = next) {
         size_t key = strcspn(mine, "="), value = strcspn(mine + key, "\n") - 1, size;
         char name[64];
@@ -115,8 +120,9 @@ int session_identity_compare(const char *saved, const char *ours, const struct v
             continue;
         if (!theirs)
             theirs = "not said", size = strlen(theirs);
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s was saved with another model or other options: %s is %.*s there and %.*s here",
-                       path, name, (int)min_size(size, 100), theirs, (int)min_size(value, 100), mine + key + 1);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "%s was saved with another model or other options: %s is %.*s there and %.*s here", path, name,
+                       (int)min_size(size, 100), theirs, (int)min_size(value, 100), mine + key + 1);
     }
     return VB_OK;
 }

@@ -17,7 +17,8 @@ static struct vb_session *take_out(struct kept *k, size_t i)
 /* Returns whether `longer` has the same draft method as s and all computed rows of s, computed in the same way. */
 static int begins(const struct vb_session *s, const struct vb_session *longer)
 {
-    return s->type == longer->type && s->cached <= longer->cached && prefill_alike(longer, s->prompt, s->cached) == s->cached &&
+    return s->type == longer->type && s->cached <= longer->cached &&
+           prefill_alike(longer, s->prompt, s->cached) == s->cached &&
            routes_alike(s->model, &s->options.routes, &longer->options.routes, s->cached) == s->cached &&
            !memcmp(s->tokens, longer->tokens, s->cached * sizeof *s->tokens);
 }

@@ -1,5 +1,5 @@
-/* engine/session/load.c -- loads a session from a file. All contents of the file are checked: somebody could make a file
- * with correct checksums and wrong contents. */
+/* engine/session/load.c -- loads a session from a file. All contents of the file are checked: somebody could make a
+ * file with correct checksums and wrong contents. */
 #include <string.h>
 
 #include "simd/fpenv.h"
@@ -20,7 +20,8 @@ struct session_loading {
 static const vb_file_options defaults;
 
 /* Opens the file and reads the header and the sections `about` and `model`. The next section is `tokens`. */
-static int open_file(struct session_loading *l, const char *path, const vb_file_options *o, const vb_allocator *a, vb_error *err)
+static int open_file(struct session_loading *l, const char *path, const vb_file_options *o, const vb_allocator *a,
+                     vb_error *err)
 {
     *l = (struct session_loading){.options = o ? o : &defaults, .err = err};
     int code = session_reader_open(&l->in, path, a, err);
@@ -74,7 +75,8 @@ static int check_model(const struct session_loading *l, const struct vb_model *m
         code = vb_fail(l->err, VB_BAD_ARGUMENT, "%s holds %llu tokens, the context %zu", l->in.path,
                        (unsigned long long)l->in.head.tokens, context);
     if (!code && (l->in.head.layers != (uint32_t)m->config.num_hidden_layers ||
-                  l->in.head.width != (uint32_t)kv_row_words(&layout) || l->in.head.section[SECTION_CACHE].size != cache_size(l, &layout)))
+                  l->in.head.width != (uint32_t)kv_row_words(&layout) ||
+                  l->in.head.section[SECTION_CACHE].size != cache_size(l, &layout)))
         code = wrong(l, "wrong: its cache is not one of its model");
     return code;
 }
@@ -102,13 +104,16 @@ static int check_prefill(const struct session_loading *l, const struct vb_sessio
     if (h->rows >= h->prompt)
         return VB_OK;
     if (same_prefill(l, s))
-        return prefill_has_chunks(s) && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of its prefill") : VB_OK;
-    return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with prefill %s, with rows of the prompt still due; here it is %s",
-                   l->in.path, saved_prefill(l), prefill_kind(s));
+        return prefill_has_chunks(s) && h->rows % PREFILL_CHUNK
+                   ? wrong(l, "wrong: it ends within a chunk of its prefill")
+                   : VB_OK;
+    return vb_fail(l->err, VB_BAD_ARGUMENT,
+                   "%s was saved with prefill %s, with rows of the prompt still due; here it is %s", l->in.path,
+                   saved_prefill(l), prefill_kind(s));
 }
 
-/* The rows in the file were computed with forced routes, or without. Rows that are computed later must fit them. A file without
- * the line was written before routes could be forced. */
+/* The rows in the file were computed with forced routes, or without. Rows that are computed later must fit them. A file
+ * without the line was written before routes could be forced. */
 static int check_routes(const struct session_loading *l, const struct vb_session *s)
 {
     char ours[ROUTES_HASH];
@@ -116,8 +121,8 @@ static int check_routes(const struct session_loading *l, const struct vb_session
     routes_hash(s->model, &s->options.routes, (size_t)l->in.head.rows, ours);
     if (line_is(l, "forced routes", ours) || (!session_line(l->about, "forced routes", &size) && !strcmp(ours, "none")))
         return VB_OK;
-    return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with other forced routes for its %llu computed tokens", l->in.path,
-                   (unsigned long long)l->in.head.rows);
+    return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with other forced routes for its %llu computed tokens",
+                   l->in.path, (unsigned long long)l->in.head.rows);
 }
 
 /* ---- sections ---- */
@@ -228,8 +233,8 @@ static int fill(struct session_loading *l, struct vb_session *s)
     s->cached = s->routed = (size_t)h->rows;
     routes_unknown(s, s->cached);
     s->given = (size_t)h->given;
-    /* If the session was saved with another kind of prefill, no row counts as a row of the prompt. After a cut, rows are
-     * then computed again as with prefill contract. */
+    /* If the session was saved with another kind of prefill, no row counts as a row of the prompt. After a cut, rows
+     * are then computed again as with prefill contract. */
     s->prompt = same_prefill(l, s) ? (size_t)h->prompt : 0;
     return read_drafter(l, s);
 }
@@ -287,7 +292,8 @@ static int check_rest(struct session_loading *l)
     return code;
 }
 
-int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options, vb_error *err)
+int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options,
+                         vb_error *err)
 {
     struct session_loading l;
     int code = open_file(&l, path, options, NULL, err);

@@ -6,13 +6,15 @@
 #include "engine/session/session.h"
 #include "simd/fpenv.h"
 
-int session_operator(const vb_model *model, const vb_session_options *options, const struct operator_call *call, vb_error *err)
+int session_operator(const vb_model *model, const vb_session_options *options, const struct operator_call *call,
+                     vb_error *err)
 {
     struct workspace w = {0};
     vb_session_options o = *options;
     size_t context;
     if (model->ranks)
-        return vb_fail(err, VB_BAD_ARGUMENT, "single operators are computed by one process, and this is one of several ranks");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "single operators are computed by one process, and this is one of several ranks");
     int code = session_limits(model, &o, &context, err);
     if (code)
         return code;

@@ -1,5 +1,5 @@
-/* engine/session/prefill.c -- the kinds of prefill; which rows of a prompt a library computes, and whether it supports the
- * weights. */
+/* engine/session/prefill.c -- the kinds of prefill; which rows of a prompt a library computes, and whether it supports
+ * the weights. */
 #include "engine/session/prefill.h"
 #include "engine/pass/offload.h"
 
@@ -16,7 +16,10 @@ int prefill_expands(const vb_session_options *o) { return o->prefill && !strcmp(
 
 const char *prefill_kind(const struct vb_session *s)
 {
-    return prefill_expands(&s->options) ? "expanded" : s->work->onednn ? "onednn" : s->work->cublas ? "cublas" : "contract";
+    return prefill_expands(&s->options) ? "expanded"
+           : s->work->onednn ? "onednn"
+           : s->work->cublas ? "cublas"
+           : "contract";
 }
 
 int prefill_has_chunks(const struct vb_session *s) { return s->work->onednn || s->work->cublas; }
@@ -39,7 +42,9 @@ static int check_matrix(const struct check *k, const struct weight_view *w, cons
 {
     if (!w->rows || (w->type == k->type && (w->type == WEIGHT_BF16 || w->type == WEIGHT_F32)))
         return VB_OK;
-    return vb_fail(k->err, VB_UNSUPPORTED, "%s: %s of layer %d is %s; prefill onednn wants all weights BF16, as precision bf16 makes them, or all F32",
+    return vb_fail(k->err, VB_UNSUPPORTED,
+                   "%s: %s of layer %d is %s; prefill onednn wants all weights BF16, as precision bf16 makes them, or "
+                   "all F32",
                    k->dir, name, k->layer, weight_type_name(w->type));
 }
 
@@ -53,8 +58,10 @@ static int check_mlp(const struct check *k, const struct mlp *m)
 static int check_layer(const struct check *k, const struct layer *l, const struct config *c)
 {
     const struct mla *a = &l->self_attn;
-    const struct weight_view *w[] = {&a->q_proj, &a->q_a_proj, &a->q_b_proj, &a->kv_a_proj_with_mqa, &a->w_uk, &a->w_uv, &a->o_proj};
-    static const char *const names[] = {"q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "kv_b_proj", "o_proj"};
+    const struct weight_view *w[] = {&a->q_proj, &a->q_a_proj, &a->q_b_proj, &a->kv_a_proj_with_mqa, &a->w_uk, &a->w_uv,
+                                     &a->o_proj};
+    static const char *const names[] = {"q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+                                        "kv_b_proj", "o_proj"};
     int code = VB_OK;
     for (size_t i = 0; i < sizeof w / sizeof *w && !code; i++)
         code = check_matrix(k, w[i], names[i]);
@@ -88,11 +95,13 @@ static int check_type(const struct vb_session *s, vb_error *err)
     return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn, weights %s: %s", bf16 ? "BF16" : "F32", why) : VB_OK;
 }
 
-/* Passes that the CPU computes in any case (engine/pass/offload.h) would have other bits. `what` names the option that wants a GPU. */
+/* Passes that the CPU computes in any case (engine/pass/offload.h) would have other bits. `what` names the option that
+ * wants a GPU. */
 static int check_routes(const vb_session_options *o, const char *what, vb_error *err)
 {
     if (o->routes.tokens || o->record_routes || o->record_kept)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s computes on a GPU, but the CPU computes sessions with forced or recorded routes", what);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "%s computes on a GPU, but the CPU computes sessions with forced or recorded routes", what);
     return VB_OK;
 }
 
@@ -101,9 +110,13 @@ int prefill_check_tensor_cores(const struct vb_model *m, const vb_session_option
     if (!m->config.tensor_cores)
         return VB_OK;
     if (prefill_expands(o) || (o->prefill && !strcmp(o->prefill, "onednn")))
-        return vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, but the CPU computes prefill %s", o->prefill);
+        return vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, but the CPU computes prefill %s",
+                       o->prefill);
     if (o->cpu_layers)
-        return vb_fail(err, VB_BAD_ARGUMENT, "cpu_layers is %d; with precision tensor it is 0, because the bits depend on which layers the GPU computes", (int)o->cpu_layers);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "cpu_layers is %d; with precision tensor it is 0, because the bits depend on which layers the "
+                       "GPU computes",
+                       (int)o->cpu_layers);
     return check_routes(o, "precision tensor", err);
 }
 
@@ -111,13 +124,16 @@ static int open_cublas(struct vb_session *s, vb_error *err)
 {
     char why[256];
     if (!s->model->device)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, and the model has none; --device cuda gives it one");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "prefill cublas computes on a GPU, and the model has none; --device cuda gives it one");
     if (s->options.tap)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, but the CPU computes sessions with taps");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "prefill cublas computes on a GPU, but the CPU computes sessions with taps");
     if (check_routes(&s->options, "prefill cublas", err))
         return VB_BAD_ARGUMENT;
     if (!s->work->offload.device)
-        return vb_fail(err, VB_NO_MEMORY, "prefill cublas computes on a GPU, and it has no memory for the passes of this session");
+        return vb_fail(err, VB_NO_MEMORY,
+                       "prefill cublas computes on a GPU, and it has no memory for the passes of this session");
     if (device_open_gemm(s->model->device, why, sizeof why))
         return vb_fail(err, VB_UNSUPPORTED, "prefill cublas: %s", why);
     s->work->cublas = 1;
@@ -132,13 +148,16 @@ int prefill_open(struct vb_session *s, vb_error *err)
     if (!strcmp(name, "contract") || prefill_expands(&s->options))
         return VB_OK;
     if (strcmp(name, "onednn") && strcmp(name, "cublas"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded, onednn and cublas", name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded, onednn and cublas",
+                       name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill %s it is %d", s->options.prefill_chunk, name, PREFILL_CHUNK);
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill %s it is %d", s->options.prefill_chunk,
+                       name, PREFILL_CHUNK);
     if (!strcmp(name, "cublas"))
         return open_cublas(s, err);
     if (s->model->ranks)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill onednn is for one process: its bits would depend on the shares of the ranks");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "prefill onednn is for one process: its bits would depend on the shares of the ranks");
     int code = check_weights(s, err), threads = s->work->cx.most_threads;
     if (code)
         return code;

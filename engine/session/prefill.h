@@ -30,11 +30,11 @@
  * oneDNN multiplies BF16 numbers only by BF16 numbers. So if the weights are BF16, these passes round the input of
  * linear layers to BF16, even if the session's precision is not bf16.
  *
- * With prefill cublas, a GPU's library computes the linear layers of the same rows in the same chunks, and of the rows in
- * vb_evaluate too, as far as the GPU computes these layers and their weights are not quantized (op_ctx.cublas). It sums in f32
- * what was rounded to BF16. The GPU's own kernels compute W_uk and W_uv, which are a part of attention, and all else. The CPU
- * computes its layers as always. So the bits depend on the number of layers that the GPU computes, on the version of cuBLAS
- * and on the kind of GPU, but not on drafts, threads or `isa`. */
+ * With prefill cublas, a GPU's library computes the linear layers of the same rows in the same chunks, and of the rows
+ * in vb_evaluate too, as far as the GPU computes these layers and their weights are not quantized (op_ctx.cublas). It
+ * sums in f32 what was rounded to BF16. The GPU's own kernels compute W_uk and W_uv, which are a part of attention, and
+ * all else. The CPU computes its layers as always. So the bits depend on the number of layers that the GPU computes, on
+ * the version of cuBLAS and on the kind of GPU, but not on drafts, threads or `isa`. */
 #ifndef VB_PREFILL_H
 #define VB_PREFILL_H
 
@@ -50,27 +50,30 @@ const char *prefill_kind(const struct vb_session *s);
 /* Returns whether a library computes the prompt in chunks: prefill onednn or cublas. */
 int prefill_has_chunks(const struct vb_session *s);
 /* Session s and another session with the same option `prefill` begin with the same tokens. The original prompt of the
- * other session has `prompt` tokens. Returns how many of the first `rows` rows are computed in the same way for both. */
+ * other session has `prompt` tokens. Returns how many of the first `rows` rows are computed in the same way for
+ * both. */
 size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows);
 
 /* Checks whether the options go together with precision tensor, if the model has it. */
 int prefill_check_tensor_cores(const struct vb_model *m, const vb_session_options *o, vb_error *err);
-/* Checks this, and the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill
- * onednn, the function opens a oneDNN object for each thread of s->work. With prefill cublas, it opens the GPU's library. */
+/* Checks this, and the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With
+ * prefill onednn, the function opens a oneDNN object for each thread of s->work. With prefill cublas, it opens the
+ * GPU's library. */
 int prefill_open(struct vb_session *s, vb_error *err);
 void prefill_close(struct vb_session *s);
 
 /* If the next pass is a chunk for a library, returns the number of its rows. Otherwise returns 0. */
 size_t prefill_rows(const struct vb_session *s);
 /* If row `row` must be computed again, earlier rows may have to be computed again too. Returns the first row that must
- * be computed again. If a library computes row `row`, this is the first row of its chunk; otherwise it is `row` itself. */
+ * be computed again. If a library computes row `row`, this is the first row of its chunk; otherwise it is `row`
+ * itself. */
 size_t prefill_rewind(const struct vb_session *s, size_t row);
 
 /* Passes between prefill_begin and prefill_end use the library. */
 void prefill_begin(struct workspace *w);
 void prefill_end(struct workspace *w);
-/* Returns an error if a pass has failed since the last call of pass_failed: oneDNN, for example because there was no memory, or a GPU. A GPU that
- * has failed once fails always. Otherwise returns VB_OK. */
+/* Returns an error if a pass has failed since the last call of pass_failed: oneDNN, for example because there was no
+ * memory, or a GPU. A GPU that has failed once fails always. Otherwise returns VB_OK. */
 int pass_failed(struct workspace *w, vb_error *err);
 
 #endif

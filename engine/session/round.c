@@ -1,5 +1,5 @@
-/* engine/session/round.c -- plan, forward, choose, commit. A sequence's bits do not depend on its neighbours in the pass, since a row's
- * bits depend on its own timeline alone. */
+/* engine/session/round.c -- plan, forward, choose, commit. A sequence's bits do not depend on its neighbours in the
+ * pass, since a row's bits depend on its own timeline alone. */
 #include "engine/session/round.h"
 
 #include <string.h>
@@ -26,7 +26,8 @@ static void logits_of(struct workspace *w, struct run **runs, size_t count)
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
         if (chooses(runs[i]))
-            forward_tap_logits(w, p->logits, w->model->config.dims.V, p->first_row + p->committed - 1, 1 + (size_t)p->drafts);
+            forward_tap_logits(w, p->logits, w->model->config.dims.V, p->first_row + p->committed - 1,
+                               1 + (size_t)p->drafts);
     }
 }
 
@@ -46,15 +47,15 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
         r->drafted_by_depth[p->tree ? p->tree->depth[k] - 1 : k]++;
 }
 
-/* The drafts of runs [MOST_PROPOSALS at most] whose sessions draft by one method. They share its passes, and each has its share of the
- * time. */
+/* The drafts of runs [MOST_PROPOSALS at most] whose sessions draft by one method. They share its passes, and each has
+ * its share of the time. */
 static void propose_together(struct run **runs, size_t count, struct workspace *w)
 {
     struct proposal proposals[MOST_PROPOSALS];
     double start = monotonic_seconds();
     for (size_t i = 0; i < count; i++)
-        proposals[i] = (struct proposal){.drafter = runs[i]->session->drafter, .draft = runs[i]->plan.draft, .max = runs[i]->plan.wanted,
-                                         .failed = &runs[i]->result->draft_failures};
+        proposals[i] = (struct proposal){.drafter = runs[i]->session->drafter, .draft = runs[i]->plan.draft,
+                                         .max = runs[i]->plan.wanted, .failed = &runs[i]->result->draft_failures};
     drafter_propose(runs[0]->session->type, proposals, count, w);
     for (size_t i = 0; i < count; i++) {
         session_take_drafts(runs[i]->session, &runs[i]->plan, proposals[i].drafts);
@@ -66,7 +67,8 @@ static void propose_tree(struct run *run, struct workspace *w)
 {
     double start = monotonic_seconds();
     struct plan *p = &run->plan;
-    session_take_drafts(run->session, p, session_propose(run->session, w, p->draft, p->wanted, &run->result->draft_failures));
+    session_take_drafts(run->session, p,
+                        session_propose(run->session, w, p->draft, p->wanted, &run->result->draft_failures));
     run->drafting = monotonic_seconds() - start;
 }
 
@@ -83,7 +85,8 @@ static void propose(struct round *r)
             continue;
         }
         for (size_t i = first; i < r->count && n < MOST_PROPOSALS; i++)
-            if (!r->runs[i]->proposed && r->runs[i]->session->type == run->session->type && !r->runs[i]->session->tree) {
+            if (!r->runs[i]->proposed && r->runs[i]->session->type == run->session->type &&
+                !r->runs[i]->session->tree) {
                 r->runs[i]->proposed = 1;
                 together[n++] = r->runs[i];
             }
@@ -132,7 +135,7 @@ static int passes_of_round(struct round *r)
     return 0;
 }
 
-/* ---- automatic lengths ----------------------------------------------------------------------------------------------- */
+/* ---- automatic lengths ------------------------------------------------------------------------------------------- */
 
 /* Whether run i is the first with its automatic length. */
 static int is_first(struct run **runs, size_t i)
@@ -152,7 +155,8 @@ void round_choose_lengths(struct run **runs, size_t count, size_t rows, int mixe
             continue;
         for (size_t j = i; j < count; j++)
             drafting += runs[j]->session->length == runs[i]->session->length;
-        draft_length_next(runs[i]->session->length, drafting, (int)count - drafting, rows > count ? (int)(rows / count) - 1 : 0, mixed);
+        draft_length_next(runs[i]->session->length, drafting, (int)count - drafting,
+                          rows > count ? (int)(rows / count) - 1 : 0, mixed);
     }
 }
 

@@ -9,8 +9,8 @@
 struct round {
     struct workspace *w;
     struct row *rows;  /* [w->max_rows] */
-    struct run **runs; /* [count]. The caller makes sure that w has room for the rows of all runs together (session_most_rows), and
-                          for all rows of logits that the runs need */
+    struct run **runs; /* [count]. The caller makes sure that w has room for the rows of all runs together
+                          (session_most_rows), and for all rows of logits that the runs need */
     size_t count;
     int by_library; /* nonzero: the pass is a chunk of prefill onednn or cublas, and there is only one run */
     size_t S;       /* result: number of rows of the target's pass */

@@ -46,15 +46,17 @@ static int all_missing(const int32_t *experts, int32_t n)
 }
 
 /* Checks the experts of one token in a MoE layer, and sorts them. */
-static int take_layer(const struct vb_model *m, int32_t *to, const int32_t *experts, size_t token, int32_t layer, vb_error *err)
+static int take_layer(const struct vb_model *m, int32_t *to, const int32_t *experts, size_t token, int32_t layer,
+                      vb_error *err)
 {
     int32_t n = (int32_t)m->config.dims.chosen, E = (int32_t)m->config.dims.E;
     for (int32_t i = 0; i < n && !all_missing(experts, n); i++)
         if (experts[i] < 0 || experts[i] >= E)
-            return vb_fail(err, VB_BAD_ARGUMENT, "the routes send token %zu in layer %d to expert %d, wanted 0 to %d", token, layer, experts[i],
-                           E - 1);
+            return vb_fail(err, VB_BAD_ARGUMENT, "the routes send token %zu in layer %d to expert %d, wanted 0 to %d",
+                           token, layer, experts[i], E - 1);
     if (!sort(to, experts, n))
-        return vb_fail(err, VB_BAD_ARGUMENT, "the routes send token %zu in layer %d to the same expert twice", token, layer);
+        return vb_fail(err, VB_BAD_ARGUMENT, "the routes send token %zu in layer %d to the same expert twice", token,
+                       layer);
     return VB_OK;
 }
 
@@ -72,7 +74,8 @@ static int by_number(const void *p, const void *q)
 }
 
 /* Checks the set of one token in a layer with an indexer, and sorts it. The token can see `seen` rows. */
-static int take_set(int32_t *to, const int32_t *set, int32_t topk, int32_t seen, size_t token, int32_t layer, vb_error *err)
+static int take_set(int32_t *to, const int32_t *set, int32_t topk, int32_t seen, size_t token, int32_t layer,
+                    vb_error *err)
 {
     int32_t want = seen < topk ? seen : topk, n = 0;
     if (all_missing(set, topk))
@@ -80,17 +83,22 @@ static int take_set(int32_t *to, const int32_t *set, int32_t topk, int32_t seen,
     while (n < topk && set[n] != -1)
         n++;
     if (n != want || !all_missing(set + n, topk - n))
-        return vb_fail(err, VB_BAD_ARGUMENT, "the kept set of token %zu in layer %d has %d numbers and then -1, wanted %d of the %d tokens that it "
-                       "can see", token, layer, n, want, seen);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "the kept set of token %zu in layer %d has %d numbers and then -1, wanted %d of the %d tokens "
+                       "that it "
+                       "can see",
+                       token, layer, n, want, seen);
     for (int32_t i = 0; i < n; i++)
         if (set[i] < 0 || set[i] >= seen)
-            return vb_fail(err, VB_BAD_ARGUMENT, "the kept set of token %zu in layer %d contains token %d, wanted 0 to %d", token, layer, set[i],
-                           seen - 1);
+            return vb_fail(err, VB_BAD_ARGUMENT,
+                           "the kept set of token %zu in layer %d contains token %d, wanted 0 to %d", token, layer,
+                           set[i], seen - 1);
     memcpy(to, set, (size_t)n * sizeof *to);
     qsort(to, (size_t)n, sizeof *to, by_number);
     for (int32_t i = 1; i < n; i++)
         if (to[i] == to[i - 1])
-            return vb_fail(err, VB_BAD_ARGUMENT, "the kept set of token %zu in layer %d contains token %d twice", token, layer, to[i]);
+            return vb_fail(err, VB_BAD_ARGUMENT, "the kept set of token %zu in layer %d contains token %d twice", token,
+                           layer, to[i]);
     if (n < topk || n == seen)
         memset(to, 0xff, (size_t)topk * sizeof *to); /* all are kept anyway */
     return VB_OK;
@@ -107,11 +115,13 @@ static int take_token(vb_routes *copy, const struct vb_model *m, const vb_routes
     int code = VB_OK;
     for (int32_t l = 0; l < r->layers && !code; l++) {
         int phantom = l >= m->config.num_hidden_layers && m->config.conventions.value[FIRST_ROW];
-        size_t at = t * (size_t)r->layers + (size_t)l, expert = at * (size_t)r->top_k, place = at * (size_t)r->index_topk;
+        size_t at = t * (size_t)r->layers + (size_t)l, expert = at * (size_t)r->top_k,
+               place = at * (size_t)r->index_topk;
         if (r->experts && is_moe(m, l))
             code = take_layer(m, (int32_t *)(uintptr_t)copy->experts + expert, r->experts + expert, t, l, err);
         if (!code && r->kept && has_indexer(m, l))
-            code = take_set((int32_t *)(uintptr_t)copy->kept + place, r->kept + place, r->index_topk, (int32_t)t + 1 + phantom, t, l, err);
+            code = take_set((int32_t *)(uintptr_t)copy->kept + place, r->kept + place, r->index_topk,
+                            (int32_t)t + 1 + phantom, t, l, err);
     }
     return code;
 }
@@ -134,15 +144,19 @@ static int check_shape(const struct vb_model *m, const vb_routes *r, vb_error *e
     if (r->experts && !wanted.top_k)
         return vb_fail(err, VB_BAD_ARGUMENT, "there are routes, but the model has no MoE layer");
     if (r->experts && !(fits && r->top_k == wanted.top_k))
-        return vb_fail(err, VB_BAD_ARGUMENT, "the routes have the shape [%zu, %d, %d], wanted %d layers and %d experts per token", r->tokens,
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "the routes have the shape [%zu, %d, %d], wanted %d layers and %d experts per token", r->tokens,
                        r->layers, r->top_k, wanted.layers, wanted.top_k);
     if (r->kept && !wanted.index_topk)
         return vb_fail(err, VB_BAD_ARGUMENT, "there are kept sets, but the model has no indexer");
     if (r->kept && !(fits && r->index_topk == wanted.index_topk))
-        return vb_fail(err, VB_BAD_ARGUMENT, "the kept sets have the shape [%zu, %d, %d], wanted %d layers and index_topk = %d", r->tokens,
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "the kept sets have the shape [%zu, %d, %d], wanted %d layers and index_topk = %d", r->tokens,
                        r->layers, r->index_topk, wanted.layers, wanted.index_topk);
-    return r->tokens <= m->config.dims.positions ? VB_OK
-           : vb_fail(err, VB_BAD_ARGUMENT, "there are routes of %zu tokens, max_position_embeddings is %zu", r->tokens, m->config.dims.positions);
+    return r->tokens <= m->config.dims.positions
+               ? VB_OK
+               : vb_fail(err, VB_BAD_ARGUMENT, "there are routes of %zu tokens, max_position_embeddings is %zu",
+                         r->tokens, m->config.dims.positions);
 }
 
 int routes_copy(vb_routes *copy, const struct vb_model *m, const vb_routes *r, vb_error *err)
@@ -175,8 +189,14 @@ void routes_free(const struct vb_model *m, vb_routes *copy)
 }
 
 /* The numbers in a row of s->taken and of s->taken_kept. */
-static size_t row_of_taken(const struct vb_session *s) { return s->model->config.dims.layers * s->model->config.dims.chosen; }
-static size_t row_of_kept(const struct vb_session *s) { return s->model->config.dims.layers * s->model->config.dims.index_topk; }
+static size_t row_of_taken(const struct vb_session *s)
+{
+    return s->model->config.dims.layers * s->model->config.dims.chosen;
+}
+static size_t row_of_kept(const struct vb_session *s)
+{
+    return s->model->config.dims.layers * s->model->config.dims.index_topk;
+}
 
 int routes_open(struct vb_session *s, size_t rows, vb_error *err)
 {
@@ -188,9 +208,11 @@ int routes_open(struct vb_session *s, size_t rows, vb_error *err)
         code = vb_fail(err, VB_BAD_ARGUMENT, "routes cannot be recorded: the model has no MoE layer");
     if (!code && s->options.record_kept && !shape.index_topk)
         code = vb_fail(err, VB_BAD_ARGUMENT, "kept sets cannot be recorded: the model has no indexer");
-    if (!code && s->options.record_routes && !(s->taken = vb_alloc(s->model->allocator, rows, row_of_taken(s) * sizeof *s->taken)))
+    if (!code && s->options.record_routes &&
+        !(s->taken = vb_alloc(s->model->allocator, rows, row_of_taken(s) * sizeof *s->taken)))
         code = vb_fail(err, VB_NO_MEMORY, "no memory for the routes of %zu tokens", rows);
-    if (!code && s->options.record_kept && !(s->taken_kept = vb_alloc(s->model->allocator, rows, row_of_kept(s) * sizeof *s->taken_kept)))
+    if (!code && s->options.record_kept &&
+        !(s->taken_kept = vb_alloc(s->model->allocator, rows, row_of_kept(s) * sizeof *s->taken_kept)))
         code = vb_fail(err, VB_NO_MEMORY, "no memory for the kept sets of %zu tokens", rows);
     return code;
 }
@@ -246,13 +268,18 @@ static int same(const int32_t *x, const int32_t *y, size_t numbers)
     return (!x || all_missing(x, (int32_t)numbers)) && (!y || all_missing(y, (int32_t)numbers));
 }
 
-static size_t numbers_of(const struct vb_model *m, int32_t width) { return (size_t)m->config.num_hidden_layers * (size_t)width; }
+static size_t numbers_of(const struct vb_model *m, int32_t width)
+{
+    return (size_t)m->config.num_hidden_layers * (size_t)width;
+}
 
 size_t routes_alike(const struct vb_model *m, const vb_routes *a, const vb_routes *b, size_t tokens)
 {
-    size_t t = 0, experts = numbers_of(m, (int32_t)m->config.dims.chosen), kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
+    size_t t = 0, experts = numbers_of(m, (int32_t)m->config.dims.chosen),
+           kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
     while (t < tokens && (a->experts || b->experts || a->kept || b->kept)) {
-        if (!same(routes_forced(a, t), routes_forced(b, t), experts) || !same(routes_kept(a, t), routes_kept(b, t), kept))
+        if (!same(routes_forced(a, t), routes_forced(b, t), experts) ||
+            !same(routes_kept(a, t), routes_kept(b, t), kept))
             return t;
         t++;
     }
@@ -261,7 +288,8 @@ size_t routes_alike(const struct vb_model *m, const vb_routes *a, const vb_route
 
 void routes_hash(const struct vb_model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH])
 {
-    size_t experts = numbers_of(m, (int32_t)m->config.dims.chosen), kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
+    size_t experts = numbers_of(m, (int32_t)m->config.dims.chosen),
+           kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
     uint64_t h = 0;
     int any = 0;
     for (size_t t = 0; t < tokens; t++) {

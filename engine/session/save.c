@@ -1,5 +1,5 @@
-/* engine/session/save.c -- a session to a file, and computing a prompt without choosing anything, which is what comes before
- * where one machine reads and another one writes. */
+/* engine/session/save.c -- a session to a file, and computing a prompt without choosing anything, which is what comes
+ * before where one machine reads and another one writes. */
 #include <string.h>
 
 #include "simd/fpenv.h"
@@ -119,8 +119,8 @@ static int write_cache(struct session_writer *w, const struct vb_session *s, con
     return VB_OK;
 }
 
-static int write_sections(struct session_writer *w, struct vb_session *s, const char *identity, const vb_file_options *o,
-                          vb_error *err)
+static int write_sections(struct session_writer *w, struct vb_session *s, const char *identity,
+                          const vb_file_options *o, vb_error *err)
 {
     session_file_section(w, SECTION_ABOUT);
     write_about(w, s, !o->without_hidden);
@@ -144,9 +144,12 @@ int vb_session_save(vb_session *s, const char *path, const vb_file_options *opti
     const vb_file_options *o = options ? options : &defaults;
     const struct config *c = &s->model->config;
     struct kv_layout layout = model_cache_layout(c);
-    struct session_writer w = {.head = {.version = layout.index_layers ? SESSION_VERSION : layout.type == KV_F32 ? 1 : 2, .layers = (uint32_t)c->num_hidden_layers,
-                                        .width = (uint32_t)kv_row_words(&layout), .tokens = s->count,
-                                        .rows = s->cached, .prompt = s->prompt, .given = s->given, .context = s->context}};
+    struct session_writer w = {.head = {.version = layout.index_layers ? SESSION_VERSION
+                                                   : layout.type == KV_F32 ? 1
+                                                   : 2,
+                                        .layers = (uint32_t)c->num_hidden_layers,
+                                        .width = (uint32_t)kv_row_words(&layout), .tokens = s->count, .rows = s->cached,
+                                        .prompt = s->prompt, .given = s->given, .context = s->context}};
     if (!s->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: the session is empty: there is nothing to save", path);
     struct fpenv env = fpenv_enter();

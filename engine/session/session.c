@@ -21,7 +21,8 @@ static size_t tree_width(const struct vb_session *s) { return s->context + VB_MA
 int session_drafts_lead(const struct vb_session *s)
 {
     const vb_sampling *o = &s->options.sampling;
-    return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
+    return o->acceptance &&
+           (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
 }
 
 /* Trees: what does not go with them is named. */
@@ -32,25 +33,34 @@ static int choose_tree(struct vb_session *s, vb_error *err)
     if (o->drafting.tree.topk < 0 || o->drafting.tree.topk > VB_MAX_TOPK)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->drafting.tree.topk, VB_MAX_TOPK);
     if (o->drafting.tree.topk <= 1)
-        return o->drafting.tree.nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
-                                        "want a draft topk of 2 or more", o->drafting.tree.nodes) : VB_OK;
+        return o->drafting.tree.nodes ? vb_fail(err, VB_BAD_ARGUMENT,
+                                                "draft nodes is %d, but drafts are a chain: that is of trees, which "
+                                                "want a draft topk of 2 or more",
+                                                o->drafting.tree.nodes)
+                                      : VB_OK;
     if (o->drafting.tree.topk > s->model->config.vocab_size)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->drafting.tree.topk, s->model->config.vocab_size);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are",
+                       o->drafting.tree.topk, s->model->config.vocab_size);
     if (o->drafting.tree.nodes && (o->drafting.tree.nodes < s->max_draft || o->drafting.tree.nodes > VB_MAX_NODES))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->drafting.tree.nodes,
-                       s->max_draft, VB_MAX_NODES);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d",
+                       o->drafting.tree.nodes, s->max_draft, VB_MAX_NODES);
     if (!s->type->propose_tree)
         return drafter_without_trees(s->type, o->drafting.tree.topk, err);
     if (o->drafting.automatic)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->drafting.tree.topk);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains",
+                       o->drafting.tree.topk);
     if (o->padded)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->drafting.tree.topk);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains",
+                       o->drafting.tree.topk);
     if (o->sampling.acceptance && strcmp(o->sampling.acceptance, "strict"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->drafting.tree.topk, o->sampling.acceptance);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->drafting.tree.topk,
+                       o->sampling.acceptance);
     s->max_drafts = o->drafting.tree.nodes ? o->drafting.tree.nodes : min_int(most, VB_MAX_NODES);
     s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
     s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
-    return s->tree && s->tree_slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
+    return s->tree && s->tree_slots ? VB_OK
+                                    : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
 }
 
 static int choose_drafter(struct vb_session *s, vb_error *err)
@@ -59,7 +69,8 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     const struct drafter_type *type;
     int code = drafter_find(&type, o->drafting.method, err);
     if (!(o->drafting.p_min >= 0.0f && o->drafting.p_min <= 1.0f))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->drafting.p_min);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1",
+                       (double)o->drafting.p_min);
     if (o->drafting.tokens > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->drafting.tokens, VB_MAX_DRAFT);
     if (code || !type)
@@ -77,8 +88,10 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     if (code)
         return code;
     if (s->type && o->drafting.automatic && session_drafts_lead(s))
-        return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
-                       "it is said", o->sampling.acceptance);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
+                       "it is said",
+                       o->sampling.acceptance);
     if (s->type && o->drafting.automatic) {
         draft_length_begin(&s->own_length, s->max_draft, s->model->config.dims.layers);
         s->length = &s->own_length;
@@ -114,11 +127,12 @@ int session_limits(const struct vb_model *m, const vb_session_options *o, size_t
 {
     int32_t most = m->config.max_position_embeddings;
     if (o->context < 0 || o->context > most)
-        return vb_fail(err, VB_BAD_ARGUMENT, "context is %d, wanted 1 to max_position_embeddings, which is %d", o->context,
-                       most);
+        return vb_fail(err, VB_BAD_ARGUMENT, "context is %d, wanted 1 to max_position_embeddings, which is %d",
+                       o->context, most);
     if (o->prefill_chunk < 0 || o->threads < 0 || o->threads > 4096)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)",
-                       o->prefill_chunk, o->threads);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)", o->prefill_chunk,
+                       o->threads);
     *context = (size_t)(o->context ? o->context : most);
     return VB_OK;
 }
@@ -134,11 +148,13 @@ static int32_t draw_draft(void *context, const float *logits, int number)
     return token;
 }
 
-int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
-                           size_t context, vb_error *err)
+int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows,
+                           size_t max_logit_rows, size_t context, vb_error *err)
 {
     const struct kernels *k;
-    int code = session_kernels(&k, o->isa, err), threads = o->threads ? o->threads : model->ranks ? model->ranks->threads : 0;
+    int code = session_kernels(&k, o->isa, err), threads = o->threads ? o->threads
+                                                           : model->ranks ? model->ranks->threads
+                                                           : 0;
     if (!code)
         code = workspace_open(w, model, k, threads ? threads : vb_processors(), max_rows, max_logit_rows, context,
                               prefill_expands(o), err);
@@ -162,7 +178,8 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     const struct config *c = &s->model->config;
     const vb_allocator *a = s->model->allocator;
     size_t two = 2 * (VB_MAX_DRAFT + 1);
-    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s), round_rows(s) > two ? round_rows(s) : two, s->context, err);
+    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s),
+                                      round_rows(s) > two ? round_rows(s) : two, s->context, err);
     if (!code)
         code = prefill_open(s, err);
     if (!code)
@@ -193,8 +210,8 @@ static void defer(const struct vb_session *s)
 
 static int open_drafter(struct vb_session *s, vb_error *err)
 {
-    struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads, .context = s->context,
-                                .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
+    struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads,
+                                .context = s->context, .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
                                 .takes = s->type ? s->type->takes : ROWS_FEATURES,
                                 .topk = s->tree ? s->options.drafting.tree.topk : 1, .nodes = s->max_drafts,
                                 .poison = s->options.poison_cut_rows, .padded = s->options.padded,
@@ -207,22 +224,28 @@ static int open_drafter(struct vb_session *s, vb_error *err)
 }
 
 /* Whether attention has the expanded form for the row of the token at this index. */
-static int expands(const struct vb_session *s, size_t index) { return index < s->prompt && prefill_expands(&s->options); }
+static int expands(const struct vb_session *s, size_t index)
+{
+    return index < s->prompt && prefill_expands(&s->options);
+}
 
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
 {
     if (1 + (size_t)s->max_drafts > w->max_rows || 1 + (size_t)s->max_drafts > w->max_logit_rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
     if (expands(s, s->cached) && !w->expands)
-        return vb_fail(err, VB_BAD_ARGUMENT, "rows of the session's prompt are due by prefill expanded, which the batch does not have");
-    return s->type ? workspace_keep_rows(w, s->type->takes, err) : VB_OK; /* too few layers are refused by who opens the drafter */
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "rows of the session's prompt are due by prefill expanded, which the batch does not have");
+    return s->type ? workspace_keep_rows(w, s->type->takes, err) : VB_OK; /* too few layers are refused by who opens the
+                                                                             drafter */
 }
 
 static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
 {
     size_t V = s->model->config.dims.V;
     const vb_allocator *a = s->model->allocator;
-    int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + round_rows(s), a, err) : open_own_parts(s, err);
+    int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + round_rows(s), a, err)
+                      : open_own_parts(s, err);
     s->cache.poison = s->options.poison_cut_rows;
     s->cache.sequence = s->options.sequence;
     if (!code && s->options.trace) {
@@ -247,7 +270,8 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
     return code ? code : routes_open(s, s->context + round_rows(s), err);
 }
 
-int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err)
+int session_open(vb_session **out, const vb_model *model, const vb_session_options *options,
+                 const struct shared *shared, vb_error *err)
 {
     vb_session *s = vb_alloc(model->allocator, 1, sizeof *s);
     *out = NULL;
@@ -355,10 +379,14 @@ const int32_t *vb_tokens(const vb_session *s, size_t *count)
     return s->tokens;
 }
 
-/* Rows that a pass can take next: what is left of the tokens given, or the last one. Attention has the same form for all of them. */
+/* Rows that a pass can take next: what is left of the tokens given, or the last one. Attention has the same form for
+ * all of them. */
 static size_t rows_left(const struct vb_session *s)
 {
-    return (expands(s, s->cached) ? min_size(s->prompt, s->count) : s->cached < s->given ? s->given : s->count) - s->cached;
+    return (expands(s, s->cached) ? min_size(s->prompt, s->count)
+            : s->cached < s->given ? s->given
+            : s->count) -
+           s->cached;
 }
 
 size_t session_most_rows(const struct vb_session *s, size_t chunk)
@@ -416,12 +444,14 @@ int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, i
     s->type->propose_tree(s->drafter, w, s->tree, most, failed);
     assert(s->tree->count <= s->max_drafts);
     for (int i = 0; i < s->tree->count; i++)
-        assert(s->tree->parent[i] < i && s->tree->depth[i] == (s->tree->parent[i] < 0 ? 1 : s->tree->depth[s->tree->parent[i]] + 1));
+        assert(s->tree->parent[i] < i &&
+               s->tree->depth[i] == (s->tree->parent[i] < 0 ? 1 : s->tree->depth[s->tree->parent[i]] + 1));
     memcpy(draft, s->tree->token, (size_t)s->tree->count * sizeof *draft);
     return s->tree->count;
 }
 
-/* A node sees the committed tokens and its ancestors, which stand in the cache behind those in the order of the nodes. */
+/* A node sees the committed tokens and its ancestors, which stand in the cache behind those in the order of the
+ * nodes. */
 static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct row *rows)
 {
     for (int i = 0; i < t->count; i++) {
@@ -443,10 +473,19 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
     for (size_t i = 0; i < all; i++) {
         size_t index = s->cached + i;
         rows[p->first_row + i] = (struct row){
-            .cache = &s->cache, .index = (int32_t)index, .position = (int32_t)index, .hidden_of = -1, .hidden_depth = -1,
-            .draft = i < p->committed ? 0 : i < n ? (int32_t)(i - p->committed) + 1 : -1,
-            .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
-            .slot = kvcache_append(&s->cache), .expanded = expands(s, index)};
+                                              .cache = &s->cache,
+                                              .index = (int32_t)index,
+                                              .position = (int32_t)index,
+                                              .hidden_of = -1,
+                                              .hidden_depth = -1,
+                                              .draft = i < p->committed ? 0
+                                                       : i < n ? (int32_t)(i - p->committed) + 1
+                                                       : -1,
+                                              .token = i < p->committed ? s->tokens[index]
+                                                       : i < n ? p->draft[i - p->committed]
+                                                       : 0,
+                                              .slot = kvcache_append(&s->cache),
+                                              .expanded = expands(s, index)};
         if (i < n)
             routes_record(s, &rows[p->first_row + i], index);
     }
@@ -479,8 +518,8 @@ float *session_features(const struct vb_session *s, const struct workspace *w, s
     return workspace_rows(w, s->type ? s->type->takes : ROWS_FEATURES, first, width);
 }
 
-/* Of a tree, when n tokens have been chosen: moves the rows that s's drafter takes, of the accepted drafts, side by side behind those of
- * the committed tokens, where a chain has them. */
+/* Of a tree, when n tokens have been chosen: moves the rows that s's drafter takes, of the accepted drafts, side by
+ * side behind those of the committed tokens, where a chain has them. */
 static void gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
 {
     size_t d;
@@ -548,7 +587,8 @@ void vb_session_threads(const vb_session *s, vb_thread_use *use)
     const struct crew *c = cx->crew;
     *use = (vb_thread_use){.most = cx->most_threads, .mean = 1.0};
     if (c)
-        *use = (vb_thread_use){c->threads, c->passes ? (double)c->pass_threads / (double)c->passes : 0.0, c->passes, c->left_out, c->waited};
+        *use = (vb_thread_use){c->threads, c->passes ? (double)c->pass_threads / (double)c->passes : 0.0, c->passes,
+                               c->left_out, c->waited};
 }
 
 size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }
@@ -560,7 +600,8 @@ void session_leave(struct vb_session *s)
         s->type->close(s->drafter);
     s->drafter = NULL;
     s->cached = s->observed = 0;
-    s->given = s->given < s->count ? s->count - 1 : s->given; /* the round that the last token begins is still to come, with its drafts */
+    s->given = s->given < s->count ? s->count - 1 : s->given; /* the round that the last token begins is still to come,
+                                                                 with its drafts */
 }
 
 int session_return(struct vb_session *s, vb_error *err) { return open_drafter(s, err); }
@@ -581,7 +622,8 @@ size_t session_begin_as(struct vb_session *s, const struct vb_session *other, si
 {
     size_t rewind = s->type ? s->type->rewind(s->drafter) : 0, rows = same > 1 + rewind ? same - 1 - rewind : 0;
     rows = prefill_alike(other, s->prompt, min_size(rows, other->cached));
-    /* A drafter proposes from the hidden state of the newest row that is given, which must be computed here: other may have dropped it. */
+    /* A drafter proposes from the hidden state of the newest row that is given, which must be computed here: other may
+     * have dropped it. */
     rows = min_size(rows, s->type && s->given ? s->given - 1 : s->given);
     if (!rows || (s->type && !share_drafter(s, other, rows)))
         return 0;

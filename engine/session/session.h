@@ -21,25 +21,27 @@ struct vb_session {
     size_t context, chunk, count, cached;
     size_t observed;      /* number of tokens that the drafter has observed */
     size_t prompt;        /* length of the original prompt (engine/session/prefill.h) */
-    size_t given;         /* tokens[0..given) are treated as a prompt: each of them was appended, or its row was removed and must be
-                             computed again. A pass that computes rows of these tokens has no drafts, and computes no token from
-                             index `given` on */
+    size_t given;         /* tokens[0..given) are treated as a prompt: each of them was appended, or its row was removed
+                             and must be computed again. A pass that computes rows of these tokens has no drafts, and
+                             computes no token from index `given` on */
     const struct drafter_type *type; /* NULL if there are no drafts */
     struct drafter *drafter;
     int max_draft;        /* K, the length of the longest draft (for trees, the number of levels) */
     int max_drafts;       /* the most rows of drafts in a round: K, or the number of nodes of a tree */
     struct draft_tree *tree; /* the tree of this round; NULL if drafts are chains */
-    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: for each node, the slots of the tokens to which it attends */
+    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: for each node, the slots of the tokens to which it
+                             attends */
     struct draft_length own_length; /* measurements from which automatic draft lengths are chosen */
-    struct draft_length *length;    /* NULL if lengths are not automatic; else &own_length, or the measurements of a batch, which
-                                       its sequences share */
+    struct draft_length *length;    /* NULL if lengths are not automatic; else &own_length, or the measurements of a
+                                       batch, which its sequences share */
     struct sampler *sampler;
     struct acceptance *acceptance;
     struct tracer *tracer; /* NULL if no trace callback was set */
     int has_routes;       /* options.routes is the session's own copy */
-    int32_t *taken;       /* [as many rows as the cache, layers, experts per token], by place in the cache: the experts that the rows
-                             took; NULL unless options.record_routes */
-    int32_t *taken_kept;  /* [as many rows, layers, index_topk]: the tokens to which the rows attended; NULL unless options.record_kept */
+    int32_t *taken;       /* [as many rows as the cache, layers, experts per token], by place in the cache: the experts
+                             that the rows took; NULL unless options.record_routes */
+    int32_t *taken_kept;  /* [as many rows, layers, index_topk]: the tokens to which the rows attended; NULL unless
+                             options.record_kept */
     size_t routed;        /* number of tokens whose rows are in `taken` and `taken_kept` */
     struct row *rows;     /* [work->max_rows]: the rows of a pass; NULL in a batch, which has rows of its own */
 };
@@ -52,7 +54,8 @@ struct shared {
 /* Opens a session (vb_session_open). `shared` is NULL for a session that is in no batch. If `shared` is not NULL, the
  * session uses the workspace shared->work. The batch has opened this workspace with its own options isa, threads,
  * prefill and tap. Of the argument `options`, isa, threads and tap then have no effect, and prefill is the batch's. */
-int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
+int session_open(vb_session **out, const vb_model *model, const vb_session_options *options,
+                 const struct shared *shared, vb_error *err);
 
 /* Checks the options context, prefill_chunk and threads. Sets *context to the number of tokens that the session can
  * hold. */
@@ -61,12 +64,13 @@ int session_limits(const struct vb_model *m, const vb_session_options *o, size_t
  * does not support this instruction set. */
 int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 /* Opens a workspace with the kernels and threads that the options ask for, for passes of up to max_rows rows. */
-int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
-                           size_t context, vb_error *err);
+int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows,
+                           size_t max_logit_rows, size_t context, vb_error *err);
 
 /* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts, or if rows are due for which attention
  * has the expanded form and w does not support it. Otherwise makes sure that w has memory for the vectors that the
- * session's drafter reads (session_features); later passes in w write these vectors. Returns VB_NO_MEMORY if there is no memory for these vectors. */
+ * session's drafter reads (session_features); later passes in w write these vectors. Returns VB_NO_MEMORY if there is
+ * no memory for these vectors. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
 
 /* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured
@@ -90,8 +94,8 @@ struct plan {
     int32_t path[VB_MAX_DRAFT]; /* indices of the accepted drafts in `draft` */
     int asked;            /* nonzero: the session's tokens had room for as many drafts as the automatic length wanted */
     int padding;          /* number of rows of padding, which follow the drafts */
-    int by_library;       /* nonzero: the rows are a chunk of a prompt by prefill onednn or cublas; the pass has no rows of other
-                             sessions */
+    int by_library;       /* nonzero: the rows are a chunk of a prompt by prefill onednn or cublas; the pass has no rows
+                             of other sessions */
     int is_prompt;        /* nonzero: the first row belongs to a token before index vb_session.given */
     int chooses;          /* nonzero: the last committed token is among the rows, so tokens will be chosen */
     size_t first_row;     /* index in the pass, from 0, of the plan's first row */

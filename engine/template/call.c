@@ -1,10 +1,10 @@
-/* engine/template/call.c -- the tests, methods and functions that templates may name; filters.c has the filters. A line in a
- * table is all that the parser needs to know of one. */
+/* engine/template/call.c -- the tests, methods and functions that templates may name; filters.c has the filters. A line
+ * in a table is all that the parser needs to know of one. */
 #include <string.h>
 
 #include "engine/template/call_internal.h"
 
-/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 static int parameter_of(const struct callable *c, const struct argument *a, int position)
 {
@@ -14,7 +14,8 @@ static int parameter_of(const struct callable *c, const struct argument *a, int 
     return -1;
 }
 
-int call_with(struct rendering *r, const struct callable *c, struct value on, const struct arguments *args, struct value *out)
+int call_with(struct rendering *r, const struct callable *c, struct value on, const struct arguments *args,
+              struct value *out)
 {
     const struct value *arg[MOST_PARAMETERS] = {NULL};
     for (size_t i = 0; i < args->n; i++) {
@@ -47,7 +48,7 @@ int call_integer(struct rendering *r, const char *of, const struct value *v, int
     return VB_OK;
 }
 
-/* ---- what filters and methods share -------------------------------------------------------------------------------- */
+/* ---- what filters and methods share ------------------------------------------------------------------------------ */
 
 static int in_set(struct template_text character, struct template_text set)
 {
@@ -60,7 +61,8 @@ static int in_set(struct template_text character, struct template_text set)
 }
 
 /* Counts steps for the worst case: each character is compared with the whole set. */
-static int strip_set(struct rendering *r, struct template_text t, int left, int right, struct template_text set, struct value *out)
+static int strip_set(struct rendering *r, struct template_text t, int left, int right, struct template_text set,
+                     struct value *out)
 {
     int rc = VB_OK;
     while (left && t.n && !(rc = run_steps(r, set.n)) && in_set(text_first(t), set)) {
@@ -73,7 +75,8 @@ static int strip_set(struct rendering *r, struct template_text t, int left, int 
     return rc;
 }
 
-int call_strip(struct rendering *r, const char *name, struct value on, const struct value *set, int left, int right, struct value *out)
+int call_strip(struct rendering *r, const char *name, struct value on, const struct value *set, int left, int right,
+               struct value *out)
 {
     int rc;
     if (set && set->type != V_NONE && set->type != V_STRING)
@@ -121,13 +124,15 @@ int call_items(struct rendering *r, const struct dict *d, int which, struct valu
         struct value pair, key = value_string(d->entries[i].key), value = d->entries[i].value;
         if (which >= 0)
             rc = list_append(r, out->list, which ? value : key);
-        else if (!(rc = value_list(r, 2, &pair)) && !(rc = list_append(r, pair.list, key)) && !(rc = list_append(r, pair.list, value)))
+        else if (!(rc = value_list(r, 2, &pair)) && !(rc = list_append(r, pair.list, key)) &&
+                 !(rc = list_append(r, pair.list, value)))
             rc = list_append(r, out->list, pair);
     }
     return rc;
 }
 
-int call_string(struct rendering *r, struct value on, const struct value *const *arg __attribute__((unused)), struct value *out)
+int call_string(struct rendering *r, struct value on, const struct value *const *arg __attribute__((unused)),
+                struct value *out)
 {
     size_t from = r->out.n;
     int rc;
@@ -153,14 +158,20 @@ static int in_case(struct rendering *r, const char *name, struct value on, int f
 }
 
 #define UNUSED_ARGUMENTS const struct value *const *arg __attribute__((unused))
-int call_lower(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out) { return in_case(r, "lower", on, 0, 0, out); }
-int call_upper(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out) { return in_case(r, "upper", on, 1, 1, out); }
+int call_lower(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out)
+{
+    return in_case(r, "lower", on, 0, 0, out);
+}
+int call_upper(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out)
+{
+    return in_case(r, "upper", on, 1, 1, out);
+}
 int call_capitalize(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out)
 {
     return in_case(r, "capitalize", on, 1, 0, out);
 }
 
-/* ---- methods ------------------------------------------------------------------------------------------------------- */
+/* ---- methods ----------------------------------------------------------------------------------------------------- */
 
 /* Python's split() without a separator. */
 static int split_words(struct rendering *r, struct template_text t, int64_t most, struct value *out)
@@ -200,7 +211,8 @@ CALL(method_strip) { return call_strip(r, "strip", on, arg[0], 1, 1, out); }
 CALL(method_lstrip) { return call_strip(r, "lstrip", on, arg[0], 1, 0, out); }
 CALL(method_rstrip) { return call_strip(r, "rstrip", on, arg[0], 0, 1, out); }
 
-static int begins_or_ends(struct rendering *r, const char *name, struct template_text t, struct value with, int end, struct value *out)
+static int begins_or_ends(struct rendering *r, const char *name, struct template_text t, struct value with, int end,
+                          struct value *out)
 {
     if (with.type != V_STRING)
         return call_wrong(r, name, with, "a string");
@@ -266,7 +278,7 @@ static const struct callable methods[] = {
     {"append", {"object"}, 1, method_append, V_LIST},          {"pop", {"index"}, 0, method_pop, V_LIST},
 };
 
-/* ---- functions ----------------------------------------------------------------------------------------------------- */
+/* ---- functions --------------------------------------------------------------------------------------------------- */
 
 CALL(function_range)
 {
@@ -308,7 +320,7 @@ static int make_namespace(struct rendering *r, const struct arguments *args, str
     return rc;
 }
 
-/* ---- tests --------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 #define IS(type) (1u << (type))
 #define ANYTHING (~0u)
@@ -317,15 +329,35 @@ static const struct {
     unsigned types; /* the test can be true only for values of these types */
     int op;         /* the test has an argument, and compares it with the value */
 } tests[] = {
-    {"defined", ANYTHING & ~IS(V_UNDEFINED), 0}, {"undefined", IS(V_UNDEFINED), 0}, {"none", IS(V_NONE), 0}, {"string", IS(V_STRING), 0},
-    {"mapping", IS(V_DICT), 0}, {"iterable", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED), 0},
-    {"sequence", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED), 0}, {"boolean", IS(V_BOOL), 0}, {"integer", IS(V_INT), 0},
-    {"float", IS(V_FLOAT), 0}, {"number", IS(V_BOOL) | IS(V_INT) | IS(V_FLOAT), 0}, {"true", IS(V_BOOL), 0}, {"false", IS(V_BOOL), 0},
-    {"equalto", ANYTHING, OP_EQUAL}, {"eq", ANYTHING, OP_EQUAL}, {"==", ANYTHING, OP_EQUAL},
-    {"ne", ANYTHING, OP_DIFFERENT}, {"!=", ANYTHING, OP_DIFFERENT}, {"in", ANYTHING, OP_IN},
-    {"lt", ANYTHING, OP_LESS}, {"lessthan", ANYTHING, OP_LESS}, {"<", ANYTHING, OP_LESS},
-    {"le", ANYTHING, OP_LESS_EQUAL}, {"<=", ANYTHING, OP_LESS_EQUAL}, {"gt", ANYTHING, OP_MORE}, {"greaterthan", ANYTHING, OP_MORE},
-    {">", ANYTHING, OP_MORE}, {"ge", ANYTHING, OP_MORE_EQUAL}, {">=", ANYTHING, OP_MORE_EQUAL},
+    {"defined", ANYTHING & ~IS(V_UNDEFINED), 0},
+    {"undefined", IS(V_UNDEFINED), 0},
+    {"none", IS(V_NONE), 0},
+    {"string", IS(V_STRING), 0},
+    {"mapping", IS(V_DICT), 0},
+    {"iterable", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED), 0},
+    {"sequence", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED), 0},
+    {"boolean", IS(V_BOOL), 0},
+    {"integer", IS(V_INT), 0},
+    {"float", IS(V_FLOAT), 0},
+    {"number", IS(V_BOOL) | IS(V_INT) | IS(V_FLOAT), 0},
+    {"true", IS(V_BOOL), 0},
+    {"false", IS(V_BOOL), 0},
+    {"equalto", ANYTHING, OP_EQUAL},
+    {"eq", ANYTHING, OP_EQUAL},
+    {"==", ANYTHING, OP_EQUAL},
+    {"ne", ANYTHING, OP_DIFFERENT},
+    {"!=", ANYTHING, OP_DIFFERENT},
+    {"in", ANYTHING, OP_IN},
+    {"lt", ANYTHING, OP_LESS},
+    {"lessthan", ANYTHING, OP_LESS},
+    {"<", ANYTHING, OP_LESS},
+    {"le", ANYTHING, OP_LESS_EQUAL},
+    {"<=", ANYTHING, OP_LESS_EQUAL},
+    {"gt", ANYTHING, OP_MORE},
+    {"greaterthan", ANYTHING, OP_MORE},
+    {">", ANYTHING, OP_MORE},
+    {"ge", ANYTHING, OP_MORE_EQUAL},
+    {">=", ANYTHING, OP_MORE_EQUAL},
 };
 
 int test_takes(int test)
@@ -349,7 +381,7 @@ int test_call(struct rendering *r, int test, struct value on, const struct value
     return VB_OK;
 }
 
-/* ---- by name, and by number ---------------------------------------------------------------------------------------- */
+/* ---- by name, and by number -------------------------------------------------------------------------------------- */
 
 int test_find(struct template_text name) { FIND(tests, name); }
 int method_find(struct template_text name) { FIND(methods, name); }
@@ -359,7 +391,8 @@ int method_of_dict(struct template_text name)
 {
     static const struct {
         const char *name;
-    } all[] = {{"clear"}, {"copy"}, {"fromkeys"}, {"get"}, {"items"}, {"keys"}, {"pop"}, {"popitem"}, {"setdefault"}, {"update"}, {"values"}};
+    } all[] = {{"clear"}, {"copy"}, {"fromkeys"}, {"get"}, {"items"}, {"keys"}, {"pop"}, {"popitem"}, {"setdefault"},
+               {"update"}, {"values"}};
     FIND(all, name);
 }
 

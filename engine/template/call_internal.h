@@ -6,7 +6,8 @@
 
 #define MOST_PARAMETERS 3
 
-/* arg[i] is the argument for parameter i, or NULL if it is missing. `on` is the value to which a filter or a method is applied. */
+/* arg[i] is the argument for parameter i, or NULL if it is missing. `on` is the value to which a filter or a method is
+ * applied. */
 typedef int call(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
 
 struct callable {
@@ -17,8 +18,8 @@ struct callable {
     enum value_type of; /* the type, for a method that only one type has; else V_UNDEFINED */
 };
 
-#define CALL(name)                                                                                                        \
-    static int name(struct rendering *r __attribute__((unused)), struct value on __attribute__((unused)),                 \
+#define CALL(name) \
+    static int name(struct rendering *r __attribute__((unused)), struct value on __attribute__((unused)), \
                     const struct value *const *arg __attribute__((unused)), struct value *out __attribute__((unused)))
 
 /* Returns the index of the entry named `wanted` from the function that contains it, or -1. */
@@ -29,16 +30,20 @@ struct callable {
     return -1
 
 /* Calls `c` with the arguments, or fails if they do not fit its parameters. */
-int call_with(struct rendering *r, const struct callable *c, struct value on, const struct arguments *args, struct value *out);
-int call_wrong(struct rendering *r, const char *of, struct value v, const char *wanted); /* fails: `of` takes `wanted`, not v */
+int call_with(struct rendering *r, const struct callable *c, struct value on, const struct arguments *args,
+              struct value *out);
+int call_wrong(struct rendering *r, const char *of, struct value v, const char *wanted); /* fails: `of` takes `wanted`,
+                                                                                            not v */
 /* Reads an argument that must be an integer. The result is `otherwise` if the argument is missing or none. */
 int call_integer(struct rendering *r, const char *of, const struct value *v, int64_t otherwise, int64_t *out);
 
 /* What methods and filters share. lower, upper and capitalize take strings in ASCII. */
-int call_strip(struct rendering *r, const char *name, struct value on, const struct value *set, int left, int right, struct value *out);
+int call_strip(struct rendering *r, const char *name, struct value on, const struct value *set, int left, int right,
+               struct value *out);
 int call_replace(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
 int call_join(struct rendering *r, struct value list, struct template_text between, struct value *out);
-int call_string(struct rendering *r, struct value on, const struct value *const *arg, struct value *out); /* as Python's str() */
+/* as Python's str() */
+int call_string(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
 int call_lower(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
 int call_upper(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
 int call_capitalize(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);

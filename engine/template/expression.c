@@ -1,6 +1,7 @@
 /* engine/template/expression.c -- expressions to nodes, in Jinja2's order, the loosest first:
  *
- *   x if y else z;  or;  and;  not;  == != < <= > >= in, not in;  + -;  ~;  * / // %;  - + in front;  .a [b] (c);  | is */
+ *   x if y else z;  or;  and;  not;  == != < <= > >= in, not in;  + -;  ~;  * / // %;  - + in front;  .a [b] (c);  |
+ *                   is */
 #include "engine/template/template_internal.h"
 
 static int parse_unary(struct parser *p, int with_filter, struct node **out);
@@ -23,7 +24,7 @@ static int make_constant(struct parser *p, struct value v, struct node **out)
     return rc;
 }
 
-/* ---- names, literals ----------------------------------------------------------------------------------------------- */
+/* ---- names, literals --------------------------------------------------------------------------------------------- */
 
 static int parse_name(struct parser *p, struct node **out)
 {
@@ -51,7 +52,8 @@ static int parse_strings(struct parser *p, struct node **out)
     while (!rc && parse_at(p, T_STRING, NULL)) {
         char *both = arena_get(p->lexer.arena, all.n + p->token.text.n + 1, 1);
         if (!both)
-            return template_fail(p->lexer.err, VB_NO_MEMORY, p->lexer.name, p->token.line, "no memory for the template");
+            return template_fail(p->lexer.err, VB_NO_MEMORY, p->lexer.name, p->token.line,
+                                 "no memory for the template");
         for (size_t i = 0; i < all.n + p->token.text.n; i++)
             both[i] = i < all.n ? all.s[i] : p->token.text.s[i - all.n];
         all = (struct template_text){both, all.n + p->token.text.n};
@@ -134,7 +136,7 @@ static int parse_primary(struct parser *p, struct node **out)
     return parse_at(p, T_OPERATOR, "{") ? parse_dict(p, out) : parse_wanted(p, "a value");
 }
 
-/* ---- what stands behind a value ------------------------------------------------------------------------------------ */
+/* ---- what stands behind a value ---------------------------------------------------------------------------------- */
 
 /* (a, b=c): a list of expressions; `keyword` of an expression is the name before "=" */
 static int parse_arguments(struct parser *p, struct node **out)
@@ -256,13 +258,14 @@ static int parse_filter(struct parser *p, struct node **n)
     return parse_arguments(p, &(*n)->b);
 }
 
-/* Returns 1 if Jinja2 reads the current token as the argument of a test. Jinja2 does so even for `if`, `in` and `is`. */
+/* Returns 1 if Jinja2 reads the current token as the argument of a test. Jinja2 does so even for `if`, `in` and
+ * `is`. */
 static int is_argument(const struct parser *p)
 {
     if (p->token.kind == T_NAME)
         return !parse_at(p, T_NAME, "else") && !parse_at(p, T_NAME, "or") && !parse_at(p, T_NAME, "and");
-    return p->token.kind == T_STRING || p->token.kind == T_INT || p->token.kind == T_FLOAT || parse_at(p, T_OPERATOR, "(") ||
-           parse_at(p, T_OPERATOR, "[") || parse_at(p, T_OPERATOR, "{");
+    return p->token.kind == T_STRING || p->token.kind == T_INT || p->token.kind == T_FLOAT ||
+           parse_at(p, T_OPERATOR, "(") || parse_at(p, T_OPERATOR, "[") || parse_at(p, T_OPERATOR, "{");
 }
 
 /* E_TEST: op on a, with the argument b or NULL; `is not` is E_NOT around it */
@@ -301,7 +304,7 @@ static int parse_filters(struct parser *p, struct node **n)
     }
 }
 
-/* ---- operators ----------------------------------------------------------------------------------------------------- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 static int parse_signed(struct parser *p, enum node_kind kind, struct node **out)
 {
@@ -349,7 +352,8 @@ static int parse_level(struct parser *p, int level, struct node **out)
 {
     static const struct operator_name levels[][5] = {{{"+", OP_ADD}, {"-", OP_SUBTRACT}, {NULL, 0}},
                                                      {{"~", OP_JOIN}, {NULL, 0}},
-                                                     {{"*", OP_MULTIPLY}, {"/", OP_DIVIDE}, {"//", OP_FLOOR}, {"%", OP_MODULO}, {NULL, 0}}};
+                                                     {{"*", OP_MULTIPLY}, {"/", OP_DIVIDE}, {"//", OP_FLOOR},
+                                                      {"%", OP_MODULO}, {NULL, 0}}};
     int rc = level == 3 ? parse_unary(p, 1, out) : parse_level(p, level + 1, out), op;
     while (!rc && level < 3 && (op = operator_at(p, levels[level]))) {
         struct node *left = *out;
@@ -366,8 +370,9 @@ static int parse_sum(struct parser *p, struct node **out) { return parse_level(p
 /* If the current token is a comparison, moves on to the next token and returns the comparison, else returns 0. */
 static int comparison(struct parser *p, int *rc)
 {
-    static const struct operator_name names[] = {{"==", OP_EQUAL}, {"!=", OP_DIFFERENT}, {"<", OP_LESS}, {"<=", OP_LESS_EQUAL},
-                                                 {">", OP_MORE}, {">=", OP_MORE_EQUAL}, {NULL, 0}};
+    static const struct operator_name names[] = {{"==", OP_EQUAL}, {"!=", OP_DIFFERENT}, {"<", OP_LESS},
+                                                 {"<=", OP_LESS_EQUAL}, {">", OP_MORE}, {">=", OP_MORE_EQUAL},
+                                                 {NULL, 0}};
     int op = operator_at(p, names);
     if (!op && parse_at(p, T_NAME, "in"))
         op = OP_IN;

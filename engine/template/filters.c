@@ -115,7 +115,8 @@ CALL(filter_items)
 {
     if (on.type == V_UNDEFINED)
         return value_list(r, 0, out);
-    return on.type == V_DICT ? call_items(r, on.dict, -1, out) : run_fail(r, "items takes a dict, not %s", value_kind(on));
+    return on.type == V_DICT ? call_items(r, on.dict, -1, out)
+                             : run_fail(r, "items takes a dict, not %s", value_kind(on));
 }
 
 /* *out: whether a must stand before b. Equal keys need no order. */
@@ -147,13 +148,15 @@ static int sort_by(struct rendering *r, struct template_list *keys, struct templ
     return VB_OK;
 }
 
-/* Adds the key by which Jinja2 compares an item: the item or its attribute, a string in small letters unless its case counts. */
-static int add_key(struct rendering *r, const char *of, struct value item, const struct value *case_counts, const struct value *attribute,
-                   struct template_list *keys)
+/* Adds the key by which Jinja2 compares an item: the item or its attribute, a string in small letters unless its case
+ * counts. */
+static int add_key(struct rendering *r, const char *of, struct value item, const struct value *case_counts,
+                   const struct value *attribute, struct template_list *keys)
 {
     int rc = VB_OK;
     if (attribute && attribute->type != V_NONE) {
-        if (attribute->type != V_STRING || memchr(attribute->s.s, '.', attribute->s.n) || memchr(attribute->s.s, ',', attribute->s.n))
+        if (attribute->type != V_STRING || memchr(attribute->s.s, '.', attribute->s.n) ||
+            memchr(attribute->s.s, ',', attribute->s.n))
             return run_fail(r, "%s takes one attribute='NAME' only", of);
         rc = value_attribute(r, item, attribute->s, &item);
     }
@@ -193,7 +196,8 @@ CALL(filter_dictsort)
     return rc ? rc : sort_by(r, keys.list, out->list, arg[2] && value_true(*arg[2]));
 }
 
-static int extreme(struct rendering *r, const char *name, int most, struct value on, const struct value *const *arg, struct value *out)
+static int extreme(struct rendering *r, const char *name, int most, struct value on, const struct value *const *arg,
+                   struct value *out)
 {
     struct value list, keys;
     size_t best = 0;
@@ -204,7 +208,9 @@ static int extreme(struct rendering *r, const char *name, int most, struct value
     for (size_t i = 0; !rc && i < list.list->n; i++) {
         rc = add_key(r, name, list.list->items[i], arg[0], arg[1], keys.list);
         const struct value *k = keys.list->items;
-        if (!rc && i && !(rc = most ? stands_before(r, k[best], k[i], &before) : stands_before(r, k[i], k[best], &before)) && before)
+        if (!rc && i &&
+            !(rc = most ? stands_before(r, k[best], k[i], &before) : stands_before(r, k[i], k[best], &before)) &&
+            before)
             best = i;
     }
     if (!rc)
@@ -214,10 +220,11 @@ static int extreme(struct rendering *r, const char *name, int most, struct value
 CALL(filter_min) { return extreme(r, "min", 0, on, arg, out); }
 CALL(filter_max) { return extreme(r, "max", 1, on, arg, out); }
 
-/* Keeps the items that pass a test, or with `rejects` the others. The test is applied to the item or to its attribute; without a
- * test, what counts is whether the value is true. */
-static int select_items(struct rendering *r, const char *name, int rejects, struct value on, const struct value *attribute,
-                        const struct value *test, const struct value *with, struct value *out)
+/* Keeps the items that pass a test, or with `rejects` the others. The test is applied to the item or to its attribute;
+ * without a test, what counts is whether the value is true. */
+static int select_items(struct rendering *r, const char *name, int rejects, struct value on,
+                        const struct value *attribute, const struct value *test, const struct value *with,
+                        struct value *out)
 {
     struct value list, one;
     int rc = value_list(r, 0, out), which = -1, yes;
@@ -226,7 +233,8 @@ static int select_items(struct rendering *r, const char *name, int rejects, stru
     if (attribute && (attribute->type != V_STRING || memchr(attribute->s.s, '.', attribute->s.n)))
         return run_fail(r, "%s takes the name of one attribute", name);
     if (test && (test->type != V_STRING || (which = test_find(test->s)) < 0))
-        return run_fail(r, "the test %s is not implemented", test->type == V_STRING ? text_show(test->s).s : "of another type");
+        return run_fail(r, "the test %s is not implemented",
+                        test->type == V_STRING ? text_show(test->s).s : "of another type");
     for (size_t i = 0; !rc && i < list.list->n; i++) {
         one = list.list->items[i];
         if (attribute)
@@ -288,7 +296,8 @@ CALL(filter_int)
     return VB_OK;
 }
 
-static int in_letters(struct rendering *r, call *change, struct value on, const struct value *const *arg, struct value *out)
+static int in_letters(struct rendering *r, call *change, struct value on, const struct value *const *arg,
+                      struct value *out)
 {
     int rc = call_string(r, on, arg, &on);
     return rc ? rc : change(r, on, arg, out);

@@ -1,4 +1,5 @@
-/* engine/template/json.c -- converts JSON to values, and values to JSON in the form that Python's json module writes. */
+/* engine/template/json.c -- converts JSON to values, and values to JSON in the form that Python's json module
+ * writes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 #define BYTES_OF_A_FLOAT 1024 /* bytes that are counted for printing a float, because up to 17 digits are tried */
 
-/* ---- from JSON ----------------------------------------------------------------------------------------------------- */
+/* ---- from JSON --------------------------------------------------------------------------------------------------- */
 
 static int copy_text(struct rendering *r, const char *s, size_t n, struct template_text *out)
 {
@@ -36,8 +37,8 @@ static int from_array(struct rendering *r, const json_t *json, struct value *out
 
 static int from_object(struct rendering *r, const json_t *json, struct value *out)
 {
-    json_t *object = (json_t *)(uintptr_t)json; /* jansson's iterators need a pointer that is not const; the object is not
-                                                   changed */
+    json_t *object = (json_t *)(uintptr_t)json; /* jansson's iterators need a pointer that is not const; the object is
+                                                   not changed */
     int rc = value_dict(r, V_DICT, out);
     for (void *at = json_object_iter(object); at && !rc; at = json_object_iter_next(object, at)) {
         const char *key = json_object_iter_key(at);
@@ -70,7 +71,7 @@ int value_from_json(struct rendering *r, const json_t *json, struct value *out)
     return rc;
 }
 
-/* ---- to JSON ------------------------------------------------------------------------------------------------------- */
+/* ---- to JSON ----------------------------------------------------------------------------------------------------- */
 
 /* Writes a float as Python's repr() does: with the fewest digits that give the same double. Numbers below 1e-4, and
  * numbers from 1e16 on, are written with an exponent. */
@@ -100,7 +101,8 @@ static int put_escaped(struct rendering *r, uint32_t c)
 {
     char out[16];
     int n = c < 0x10000 ? snprintf(out, sizeof out, "\\u%04x", c)
-                        : snprintf(out, sizeof out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + ((c - 0x10000) & 0x3ff));
+                        : snprintf(out, sizeof out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
+                                   0xdc00 + ((c - 0x10000) & 0x3ff));
     return run_put(r, out, (size_t)n);
 }
 

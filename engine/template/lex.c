@@ -1,9 +1,10 @@
-/* engine/template/lex.c -- cuts the source of a template into text and the tokens of its tags. White space is removed by
- * Jinja2's rules:
+/* engine/template/lex.c -- cuts the source of a template into text and the tokens of its tags. White space is removed
+ * by Jinja2's rules:
  *
  *     -%} -}} -#}  remove all white space after them,  {%- {{- {#- remove all white space before them
  *     %} #}        remove one newline after them (trim_blocks); +%} does not
- *     {% {#        remove the blanks before them if nothing else precedes them on their line (lstrip_blocks); {%+ does not
+ *     {% {#        remove the blanks before them if nothing else precedes them on their line (lstrip_blocks); {%+ does
+ *                  not
  *
  * If the template ends with newlines, one of them is removed. "\r\n" and "\r" are replaced by "\n". */
 #include <errno.h>
@@ -69,7 +70,7 @@ static void step_over_space(struct lexer *x)
     step_over(x, rest.n - text_strip(rest, 1, 0).n);
 }
 
-/* ---- text, and where tags begin and end ---------------------------------------------------------------------------- */
+/* ---- text, and where tags begin and end -------------------------------------------------------------------------- */
 
 /* Returns the rest of the text before a tag that begins at `tag`, after white space is removed. `sign` is the character
  * after the tag's brace. */
@@ -156,7 +157,7 @@ static int lex_end(struct lexer *x, struct token *out)
     return 1;
 }
 
-/* ---- words inside tags --------------------------------------------------------------------------------------------- */
+/* ---- words inside tags ------------------------------------------------------------------------------------------- */
 
 static int word_character(char c, int first)
 {
@@ -205,7 +206,9 @@ static int hex(struct lexer *x, const char *s, const char *end, size_t digits, u
             return fail(x, "a string with a \\x, \\u or \\U that is not followed by its digits");
         *c = *c << 4 | (uint32_t)(at - all);
     }
-    return *c > 0x10ffff || (*c >= 0xd800 && *c < 0xe000) ? fail(x, "a string with a character that Unicode does not have") : VB_OK;
+    return *c > 0x10ffff || (*c >= 0xd800 && *c < 0xe000)
+               ? fail(x, "a string with a character that Unicode does not have")
+               : VB_OK;
 }
 
 /* Decodes the characters after a backslash as Python does. Moves *s to the end of the escape, and appends the decoded
@@ -264,8 +267,8 @@ static int lex_string(struct lexer *x, struct token *out)
 
 static int lex_operator(struct lexer *x, struct token *out)
 {
-    static const char *const known[] = {"==", "!=", "<=", ">=", "//", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=", ".", ",",
-                                        ":", "|", "(", ")", "[", "]", "{", "}"};
+    static const char *const known[] = {"==", "!=", "<=", ">=", "//", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=",
+                                        ".", ",", ":", "|", "(", ")", "[", "]", "{", "}"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         size_t n = strlen(known[i]);
         if ((size_t)(x->end - x->at) < n || memcmp(x->at, known[i], n))

@@ -4,7 +4,7 @@
 #include "engine/base/utf8.h"
 #include "engine/template/template_internal.h"
 
-/* ---- what expressions need too ------------------------------------------------------------------------------------- */
+/* ---- what expressions need too ----------------------------------------------------------------------------------- */
 
 struct node *parse_node(struct parser *p, enum node_kind kind, int *rc)
 {
@@ -49,7 +49,11 @@ int parse_expect(struct parser *p, enum template_token_kind kind, const char *wo
     int rc = VB_OK;
     if (parse_skip(p, kind, word, &rc))
         return rc;
-    return parse_wanted(p, word ? word : kind == T_NAME ? "a name" : kind == T_TAG_END ? "%}" : kind == T_PRINT_END ? "}}" : "=");
+    return parse_wanted(p, word ? word
+                           : kind == T_NAME ? "a name"
+                           : kind == T_TAG_END ? "%}"
+                           : kind == T_PRINT_END ? "}}"
+                           : "=");
 }
 
 int parse_refuse(struct parser *p, const char *what, struct template_text name)
@@ -62,11 +66,11 @@ int parse_deeper(struct parser *p)
 {
     if (p->depth++ < MAX_NESTING)
         return VB_OK;
-    return template_fail(p->lexer.err, VB_UNSUPPORTED, p->lexer.name, p->token.line, "more than %d tags and brackets inside each other",
-                         MAX_NESTING);
+    return template_fail(p->lexer.err, VB_UNSUPPORTED, p->lexer.name, p->token.line,
+                         "more than %d tags and brackets inside each other", MAX_NESTING);
 }
 
-/* ---- tags ---------------------------------------------------------------------------------------------------------- */
+/* ---- tags -------------------------------------------------------------------------------------------------------- */
 
 static int parse_body(struct parser *p, const char *const *ends, struct node **out);
 
@@ -110,7 +114,8 @@ static int parse_for(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"else", "endfor", NULL};
     int rc = parse_advance(p);
-    if (rc || (rc = parse_targets(p, &n->a)) || (rc = parse_expect(p, T_NAME, "in")) || (rc = parse_condition(p, &n->b)))
+    if (rc || (rc = parse_targets(p, &n->a)) || (rc = parse_expect(p, T_NAME, "in")) ||
+        (rc = parse_condition(p, &n->b)))
         return rc;
     if (parse_skip(p, T_NAME, "if", &rc) && (rc || (rc = parse_expression(p, &n->a->d))))
         return rc;
@@ -124,8 +129,8 @@ static int parse_for(struct parser *p, struct node *n)
     return rc ? rc : parse_end(p, "endfor");
 }
 
-/* name: the variable; keyword: the attribute, if the variable is a namespace; a: the value. {% set x %}...{% endset %} has a body
- * instead, c, whose output is the value. */
+/* name: the variable; keyword: the attribute, if the variable is a namespace; a: the value. {% set x %}...{% endset %}
+ * has a body instead, c, whose output is the value. */
 static int parse_set(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"endset", NULL};
@@ -207,7 +212,8 @@ static int parse_jump(struct parser *p, struct node *n)
     int rc = parse_advance(p);
     (void)n;
     if (!rc && !p->loops)
-        rc = template_fail(p->lexer.err, VB_BAD_CHECKPOINT, p->lexer.name, p->token.line, "%s outside a loop", text_show(name).s);
+        rc = template_fail(p->lexer.err, VB_BAD_CHECKPOINT, p->lexer.name, p->token.line, "%s outside a loop",
+                           text_show(name).s);
     return rc ? rc : parse_expect(p, T_TAG_END, NULL);
 }
 
@@ -217,8 +223,9 @@ static int parse_tag(struct parser *p, struct node **out)
         const char *name;
         enum node_kind kind;
         int (*parse)(struct parser *p, struct node *n);
-    } tags[] = {{"if", N_IF, parse_if}, {"for", N_FOR, parse_for}, {"set", N_SET, parse_set}, {"macro", N_MACRO, parse_macro},
-                {"generation", N_GENERATION, parse_generation}, {"break", N_BREAK, parse_jump}, {"continue", N_CONTINUE, parse_jump}};
+    } tags[] = {{"if", N_IF, parse_if}, {"for", N_FOR, parse_for}, {"set", N_SET, parse_set},
+                {"macro", N_MACRO, parse_macro}, {"generation", N_GENERATION, parse_generation},
+                {"break", N_BREAK, parse_jump}, {"continue", N_CONTINUE, parse_jump}};
     int rc;
     if (p->token.kind != T_NAME)
         return parse_wanted(p, "a tag's name");
@@ -281,7 +288,7 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
     return rc;
 }
 
-/* ---- a template ---------------------------------------------------------------------------------------------------- */
+/* ---- a template -------------------------------------------------------------------------------------------------- */
 
 static int parse_template(struct vb_template *t, const char *source, size_t size, vb_error *err)
 {
@@ -292,7 +299,8 @@ static int parse_template(struct vb_template *t, const char *source, size_t size
     return rc;
 }
 
-int template_parse(struct vb_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
+int template_parse(struct vb_template **out, const char *text, size_t size, const char *name, const vb_allocator *a,
+                   vb_error *err)
 {
     struct vb_template *t = vb_alloc(a, 1, sizeof *t);
     size_t n = strlen(name);
@@ -307,7 +315,8 @@ int template_parse(struct vb_template **out, const char *text, size_t size, cons
     if (!copy || !source)
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the template", name);
     else if (size > MAX_SOURCE)
-        rc = vb_fail(err, VB_UNSUPPORTED, "%s: the template has %zu bytes, at most %d are taken", name, size, MAX_SOURCE);
+        rc = vb_fail(err, VB_UNSUPPORTED, "%s: the template has %zu bytes, at most %d are taken", name, size,
+                     MAX_SOURCE);
     else if (utf8_valid(text, size) < size)
         rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: the template is not UTF-8 at byte %zu", name, utf8_valid(text, size));
     else

@@ -1,8 +1,8 @@
 /* engine/template/render.c -- computes the output from the nodes.
  *
- * Names belong to scopes. The body of a loop has a new scope for each element, so a name that is set inside is not known
- * after the loop (for this reason templates use namespaces). The scope of a macro's body is inside the scope in which
- * the macro was defined. */
+ * Names belong to scopes. The body of a loop has a new scope for each element, so a name that is set inside is not
+ * known after the loop (for this reason templates use namespaces). The scope of a macro's body is inside the scope in
+ * which the macro was defined. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 static int run_body(struct rendering *r, const struct node *body);
 static int evaluate(struct rendering *r, const struct node *n, struct value *out);
 
-/* ---- bounds, output ------------------------------------------------------------------------------------------------ */
+/* ---- bounds, output ---------------------------------------------------------------------------------------------- */
 
 int run_fail(struct rendering *r, const char *format, ...)
 {
@@ -82,7 +82,7 @@ int run_take(struct rendering *r, size_t from, struct value *out)
     return VB_OK;
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static struct variable *variable_in(struct rendering *r, const struct template_scope *scope, struct template_text name)
 {
@@ -128,7 +128,7 @@ static int enter_scope(struct rendering *r, struct template_scope *outer)
     return VB_OK;
 }
 
-/* ---- attributes, items, slices ------------------------------------------------------------------------------------- */
+/* ---- attributes, items, slices ----------------------------------------------------------------------------------- */
 
 static int loop_attribute(struct rendering *r, const struct loop *l, struct template_text name, struct value *out)
 {
@@ -200,8 +200,10 @@ static int slice_part(struct rendering *r, const struct node *n, int *given, int
     return rc || v.type == V_NONE || *given ? rc : run_fail(r, "a slice takes integers, not %s", value_kind(v));
 }
 
-/* Computes a limit of a slice, clamped as in Python: to [0, count] if the step is positive, to [-1, count-1] if it is negative. */
-static int bound(struct rendering *r, const struct node *n, int64_t otherwise, int64_t count, int64_t step, int64_t *out)
+/* Computes a limit of a slice, clamped as in Python: to [0, count] if the step is positive, to [-1, count-1] if it is
+ * negative. */
+static int bound(struct rendering *r, const struct node *n, int64_t otherwise, int64_t count, int64_t step,
+                 int64_t *out)
 {
     int64_t least = step < 0 ? -1 : 0, most = step < 0 ? count - 1 : count;
     int given, rc = slice_part(r, n, &given, out);
@@ -221,8 +223,8 @@ static int slice(struct rendering *r, const struct node *n, struct value on, str
     if ((rc = value_to_list(r, on, &list)) || (rc = slice_part(r, n->d, &given, &step)))
         return rc;
     int64_t count = (int64_t)list.list->n;
-    if (given && (!step || step < -count - 1 || step > count + 1)) /* such a step visits one element at most, so its size does not
-                                                                      matter */
+    if (given && (!step || step < -count - 1 || step > count + 1)) /* such a step visits one element at most, so its
+                                                                      size does not matter */
         step = !step ? 0 : step < 0 ? -count - 1 : count + 1;
     if (given && !step)
         return run_fail(r, "a slice has a step of 0");
@@ -237,7 +239,7 @@ static int slice(struct rendering *r, const struct node *n, struct value on, str
     return rc || on.type != V_STRING ? rc : run_take(r, start, out);
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static int arguments(struct rendering *r, const struct node *list, struct arguments *out)
 {
@@ -249,7 +251,8 @@ static int arguments(struct rendering *r, const struct node *list, struct argume
     return rc;
 }
 
-static const struct value *argument_for(const struct arguments *args, struct template_text name, size_t position, size_t *used)
+static const struct value *argument_for(const struct arguments *args, struct template_text name, size_t position,
+                                        size_t *used)
 {
     for (size_t i = 0; i < args->n; i++) {
         const struct argument *a = &args->all[i];
@@ -292,7 +295,8 @@ static int call_name(struct rendering *r, const struct node *n, const struct arg
     if (v && v->type == V_MACRO)
         return call_macro(r, v->macro, args, out);
     if (v || n->op < 0)
-        return template_fail(r->err, VB_UNSUPPORTED, r->t->name, r->line, "the function %s is not implemented", text_show(n->name).s);
+        return template_fail(r->err, VB_UNSUPPORTED, r->t->name, r->line, "the function %s is not implemented",
+                             text_show(n->name).s);
     return function_call(r, n->op, args, out);
 }
 
@@ -311,7 +315,7 @@ static int call(struct rendering *r, const struct node *n, struct value *out)
     return n->a ? method_call(r, n->op, on, &args, out) : call_name(r, n, &args, out);
 }
 
-/* ---- expressions --------------------------------------------------------------------------------------------------- */
+/* ---- expressions ------------------------------------------------------------------------------------------------- */
 
 static int make_list(struct rendering *r, const struct node *n, struct value *out)
 {
@@ -396,7 +400,7 @@ static int evaluate(struct rendering *r, const struct node *n, struct value *out
     return rc;
 }
 
-/* ---- statements ---------------------------------------------------------------------------------------------------- */
+/* ---- statements -------------------------------------------------------------------------------------------------- */
 
 static int run_print(struct rendering *r, const struct node *n)
 {
@@ -431,7 +435,9 @@ static int bind_targets(struct rendering *r, const struct node *targets, struct 
     size_t i = 0;
     for (; targets && i < parts.list->n && !rc; targets = targets->next, i++)
         rc = set_name(r, targets->name, parts.list->items[i]);
-    return rc || (!targets && i == parts.list->n) ? rc : run_fail(r, "a loop's names and an element's %zu values differ", parts.list->n);
+    return rc || (!targets && i == parts.list->n)
+               ? rc
+               : run_fail(r, "a loop's names and an element's %zu values differ", parts.list->n);
 }
 
 /* Keeps only the elements for which the loop's condition is true. */
@@ -441,8 +447,8 @@ static int filtered(struct rendering *r, const struct node *n, struct value *lis
     struct value all = *list, v;
     int rc = value_list(r, 0, list);
     for (size_t i = 0; i < all.list->n && !rc; i++)
-        if (!(rc = enter_scope(r, saved)) && !(rc = bind_targets(r, n->a, all.list->items[i])) && !(rc = evaluate(r, n->a->d, &v)) &&
-            value_true(v))
+        if (!(rc = enter_scope(r, saved)) && !(rc = bind_targets(r, n->a, all.list->items[i])) &&
+            !(rc = evaluate(r, n->a->d, &v)) && value_true(v))
             rc = list_append(r, list->list, all.list->items[i]);
     r->scope = saved;
     return rc;
@@ -552,12 +558,13 @@ static int run_body(struct rendering *r, const struct node *body)
     return rc;
 }
 
-/* ---- a rendering --------------------------------------------------------------------------------------------------- */
+/* ---- a rendering ------------------------------------------------------------------------------------------------- */
 
 static int set_variables(struct rendering *r, const json_t *variables)
 {
     struct value all;
-    int rc = json_is_object(variables) ? value_from_json(r, variables, &all) : run_fail(r, "its variables are no object");
+    int rc = json_is_object(variables) ? value_from_json(r, variables, &all)
+                                       : run_fail(r, "its variables are no object");
     for (size_t i = 0; !rc && i < all.dict->n; i++)
         rc = set_name(r, all.dict->entries[i].key, all.dict->entries[i].value);
     return rc;
@@ -568,9 +575,11 @@ int template_render(const struct vb_template *t, const json_t *variables, char *
     return template_render_marked(t, variables, NULL, text, size, err);
 }
 
-int template_render_marked(const struct vb_template *t, const json_t *variables, struct template_marks *marks, char **text, size_t *size, vb_error *err)
+int template_render_marked(const struct vb_template *t, const json_t *variables, struct template_marks *marks,
+                           char **text, size_t *size, vb_error *err)
 {
-    struct rendering r = {.t = t, .arena = {.allocator = &t->allocator, .limit = MAX_MEMORY}, .err = err, .line = 1, .marks = marks};
+    struct rendering r = {.t = t, .arena = {.allocator = &t->allocator, .limit = MAX_MEMORY}, .err = err, .line = 1,
+                          .marks = marks};
     int rc = enter_scope(&r, NULL);
     if (marks)
         *marks = (struct template_marks){0};

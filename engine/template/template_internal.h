@@ -4,9 +4,9 @@
  *
  *   text -> tokens (lex.c) -> nodes of a syntax tree (parse.c, expression.c) -> output (render.c)
  *
- * value.c implements values and their operators, json.c converts values from and to JSON, filters.c has the filters, call.c the
- * tests, methods and functions, and text.c handles characters. Nodes are allocated in an arena of the template, and values in an
- * arena of the rendering. An arena is freed only as a whole. */
+ * value.c implements values and their operators, json.c converts values from and to JSON, filters.c has the filters,
+ * call.c the tests, methods and functions, and text.c handles characters. Nodes are allocated in an arena of the
+ * template, and values in an arena of the rendering. An arena is freed only as a whole. */
 #ifndef VB_TEMPLATE_INTERNAL_H
 #define VB_TEMPLATE_INTERNAL_H
 
@@ -14,7 +14,8 @@
 
 #define MAX_SOURCE (256 * 1024)     /* size of a template in bytes; the largest one in use has 30 KB */
 #define MAX_NESTING 100             /* nested tags and brackets in a template */
-#define MAX_DEPTH 400               /* nesting while rendering: operators, values inside values, macros that call macros */
+#define MAX_DEPTH 400               /* nesting while rendering: operators, values inside values, macros that call
+                                       macros */
 #define MAX_STEPS 20000000          /* steps of one rendering, which take about a second */
 #define MAX_MEMORY (256u << 20)     /* bytes that one rendering may allocate */
 #define MAX_PARSED (64u << 20)      /* bytes that the nodes of one template may need */
@@ -27,7 +28,7 @@ struct template_text {
 #define TEXT(literal) ((struct template_text){literal, sizeof(literal) - 1})
 int text_is(struct template_text t, const char *word);
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 struct arena {
     const vb_allocator *allocator;
@@ -35,10 +36,11 @@ struct arena {
     size_t total, limit;
     int full; /* 1: an allocation failed because it would have exceeded the limit */
 };
-void *arena_get(struct arena *a, size_t count, size_t size); /* returns zeroed memory; NULL: no memory, or limit exceeded */
+void *arena_get(struct arena *a, size_t count, size_t size); /* returns zeroed memory; NULL: no memory, or limit
+                                                                exceeded */
 void arena_free(struct arena *a);
 
-/* ---- values -------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 enum value_type { V_UNDEFINED, V_NONE, V_BOOL, V_INT, V_FLOAT, V_STRING, V_LIST, V_DICT, V_NAMESPACE, V_LOOP, V_MACRO };
 
@@ -71,7 +73,7 @@ struct loop {
     size_t at;
 };
 
-/* ---- nodes --------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 enum node_kind {
     N_TEXT, N_PRINT, N_IF, N_FOR, N_SET, N_MACRO, N_BREAK, N_CONTINUE, N_GENERATION,                  /* statements */
@@ -92,8 +94,23 @@ struct node {
     struct node *next;            /* the next node of a list, such as the statements of a body */
 };
 
-enum operator { OP_ADD = 1, OP_SUBTRACT, OP_MULTIPLY, OP_DIVIDE, OP_FLOOR, OP_MODULO, OP_JOIN, OP_EQUAL, OP_DIFFERENT, OP_LESS, OP_LESS_EQUAL,
-                OP_MORE, OP_MORE_EQUAL, OP_IN, OP_NOT_IN };
+enum operator{
+    OP_ADD = 1,
+    OP_SUBTRACT,
+    OP_MULTIPLY,
+    OP_DIVIDE,
+    OP_FLOOR,
+    OP_MODULO,
+    OP_JOIN,
+    OP_EQUAL,
+    OP_DIFFERENT,
+    OP_LESS,
+    OP_LESS_EQUAL,
+    OP_MORE,
+    OP_MORE_EQUAL,
+    OP_IN,
+    OP_NOT_IN
+};
 
 struct vb_template {
     struct arena arena;
@@ -104,10 +121,12 @@ struct vb_template {
 };
 
 /* ---- text.c ----------------------------------------------------------------------------------------------- */
-uint32_t text_character(const char *s, size_t *size); /* returns the code point at s (valid UTF-8) and its size in bytes */
+uint32_t text_character(const char *s, size_t *size); /* returns the code point at s (valid UTF-8) and its size in
+                                                         bytes */
 size_t text_length(struct template_text t);                    /* length in characters */
 int text_space(uint32_t c);                           /* 1 for the characters that Python's str.strip() removes */
-struct template_text text_strip(struct template_text t, int left, int right); /* removes white space at the chosen ends */
+struct template_text text_strip(struct template_text t, int left, int right); /* removes white space at the chosen
+                                                                                 ends */
 /* Return the first and the last character of a text that is not empty. */
 struct template_text text_first(struct template_text t);
 struct template_text text_last(struct template_text t);
@@ -122,11 +141,24 @@ struct text_shown text_show(struct template_text t);
 
 /* ---- lex.c ------------------------------------------------------------------------------------------------ */
 
-enum template_token_kind { T_END, T_TEXT, T_PRINT, T_PRINT_END, T_TAG, T_TAG_END, T_NAME, T_STRING, T_INT, T_FLOAT, T_OPERATOR };
+enum template_token_kind {
+    T_END,
+    T_TEXT,
+    T_PRINT,
+    T_PRINT_END,
+    T_TAG,
+    T_TAG_END,
+    T_NAME,
+    T_STRING,
+    T_INT,
+    T_FLOAT,
+    T_OPERATOR
+};
 struct token {
     enum template_token_kind kind;
     int line;
-    struct template_text text; /* the token as written, but T_STRING: without quotes, escapes decoded; T_TEXT: trimmed */
+    struct template_text text; /* the token as written, but T_STRING: without quotes, escapes decoded; T_TEXT:
+                                  trimmed */
     int64_t i;
     double f;
 };
@@ -140,7 +172,8 @@ struct lexer {
     int brackets;      /* number of brackets open in the current tag; inside them "}}" does not end the tag */
     int after_newline; /* 1: the text continues at the start of a line */
 };
-/* Starts reading `source`. Copies it to the arena, replaces "\r\n" and "\r" by "\n", and removes one newline at the end. */
+/* Starts reading `source`. Copies it to the arena, replaces "\r\n" and "\r" by "\n", and removes one newline at the
+ * end. */
 int lex_begin(struct lexer *x, const char *source, size_t size);
 int lex_next(struct lexer *x, struct token *out);
 /* Fills *err with the message "NAME: line N: ..." and returns `code`. */
@@ -156,7 +189,8 @@ struct parser {
 };
 int parse_expression(struct parser *p, struct node **out); /* expression.c */
 int parse_condition(struct parser *p, struct node **out);  /* parses any expression except `x if y else z` */
-int parse_targets(struct parser *p, struct node **out);    /* parses loop variables such as `a, b` into a list of E_NAME nodes */
+int parse_targets(struct parser *p, struct node **out);    /* parses loop variables such as `a, b` into a list of E_NAME
+                                                              nodes */
 struct node *parse_node(struct parser *p, enum node_kind kind, int *rc);
 int parse_advance(struct parser *p);
 int parse_at(const struct parser *p, enum template_token_kind kind, const char *word);
@@ -168,7 +202,7 @@ int parse_wanted(struct parser *p, const char *what);      /* returns the error 
 int parse_refuse(struct parser *p, const char *what, struct template_text name);
 int parse_deeper(struct parser *p);
 
-/* ---- a rendering --------------------------------------------------------------------------------------------------- */
+/* ---- a rendering ------------------------------------------------------------------------------------------------- */
 
 struct variable {
     struct template_text name;
@@ -232,7 +266,8 @@ int value_binary(struct rendering *r, int op, struct value a, struct value b, st
 /* Writes a value to the output as Python's str() does. Strings inside a list or dict are written as Python's repr()
  * does. */
 int value_print(struct rendering *r, struct value v);
-int value_to_list(struct rendering *r, struct value v, struct value *out); /* returns the elements that a loop over v visits */
+int value_to_list(struct rendering *r, struct value v, struct value *out); /* returns the elements that a loop over v
+                                                                              visits */
 
 /* ---- json.c ----------------------------------------------------------------------------------------------- */
 int value_from_json(struct rendering *r, const json_t *json, struct value *out);
@@ -242,7 +277,7 @@ struct json_style {
 int value_to_json(struct rendering *r, struct value v, const struct json_style *style, int level);
 int value_put_float(struct rendering *r, double f);
 
-/* ---- call.c, filters.c: each _find function returns an index into a table of names, or -1 ----------------------------- */
+/* ---- call.c, filters.c: each _find function returns an index into a table of names, or -1 ------------------------ */
 int filter_find(struct template_text name);
 int test_find(struct template_text name);
 int method_find(struct template_text name);
@@ -250,7 +285,8 @@ int method_of_dict(struct template_text name); /* >= 0: Python's dict has such a
 int function_find(struct template_text name);
 int filter_call(struct rendering *r, int filter, struct value on, const struct arguments *args, struct value *out);
 int test_takes(int test); /* 1: the test has an argument */
-int test_call(struct rendering *r, int test, struct value on, const struct value *with, int *yes); /* `with`: its argument, or NULL */
+/* `with`: its argument, or NULL */
+int test_call(struct rendering *r, int test, struct value on, const struct value *with, int *yes);
 int method_call(struct rendering *r, int method, struct value on, const struct arguments *args, struct value *out);
 int function_call(struct rendering *r, int function, const struct arguments *args, struct value *out);
 /* Reads the attribute `name` of a value (defined in render.c). If there is no such attribute, *out becomes Jinja2's

@@ -1,10 +1,11 @@
-/* engine/template/text.c -- functions for characters and for memory. All text in the template interpreter is valid UTF-8. */
+/* engine/template/text.c -- functions for characters and for memory. All text in the template interpreter is valid
+ * UTF-8. */
 #include <string.h>
 
 #include "engine/template/template_internal.h"
 #include "engine/base/numbers.h"
 
-/* ---- memory: blocks of one arena, given back together -------------------------------------------------------------- */
+/* ---- memory: blocks of one arena, given back together ------------------------------------------------------------ */
 
 struct arena_block {
     struct arena_block *next;
@@ -44,7 +45,7 @@ void arena_free(struct arena *a)
     }
 }
 
-/* ---- characters ---------------------------------------------------------------------------------------------------- */
+/* ---- characters -------------------------------------------------------------------------------------------------- */
 
 int text_is(struct template_text t, const char *word)
 {
@@ -92,8 +93,8 @@ struct template_text text_from(struct template_text t, size_t skip)
 
 int text_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 struct template_text text_first(struct template_text t)

@@ -10,9 +10,10 @@ struct value value_string(struct template_text s) { return (struct value){V_STRI
 struct value value_bool(int yes) { return (struct value){V_BOOL, {.i = yes != 0}}; }
 struct value value_int(int64_t i) { return (struct value){V_INT, {.i = i}}; }
 
-/* ---- lists and dicts ----------------------------------------------------------------------------------------------- */
+/* ---- lists and dicts --------------------------------------------------------------------------------------------- */
 
-/* Makes room for one more item after n items. If the items move, the old memory stays in the arena until the arena is freed. */
+/* Makes room for one more item after n items. If the items move, the old memory stays in the arena until the arena is
+ * freed. */
 static int grow(struct rendering *r, void **items, size_t n, size_t *room, size_t size)
 {
     if (n < *room)
@@ -105,7 +106,7 @@ int value_to_list(struct rendering *r, struct value v, struct value *out)
     return rc;
 }
 
-/* ---- what they are ------------------------------------------------------------------------------------------------- */
+/* ---- what they are ----------------------------------------------------------------------------------------------- */
 
 int value_true(struct value v)
 {
@@ -124,8 +125,8 @@ int value_true(struct value v)
 
 const char *value_kind(struct value v)
 {
-    static const char *const kinds[] = {"what is undefined", "none", "a boolean", "an integer", "a float", "a string", "a list",
-                                        "a dict", "a namespace", "a loop", "a macro"};
+    static const char *const kinds[] = {"what is undefined", "none", "a boolean", "an integer", "a float", "a string",
+                                        "a list", "a dict", "a namespace", "a loop", "a macro"};
     return kinds[v.type];
 }
 
@@ -178,7 +179,7 @@ int value_equal(struct rendering *r, struct value a, struct value b, int *equal)
     return rc;
 }
 
-/* ---- operators ----------------------------------------------------------------------------------------------------- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 static int arithmetic_of_floats(struct rendering *r, int op, double a, double b, struct value *out)
 {
@@ -235,7 +236,8 @@ static int join_texts(struct rendering *r, struct template_text a, struct templa
     return VB_OK;
 }
 
-static int join_lists(struct rendering *r, const struct template_list *a, const struct template_list *b, struct value *out)
+static int join_lists(struct rendering *r, const struct template_list *a, const struct template_list *b,
+                      struct value *out)
 {
     int rc = value_list(r, a->n + b->n, out);
     for (size_t i = 0; !rc && i < a->n + b->n; i++)
@@ -293,7 +295,10 @@ static int compare(struct rendering *r, int op, struct value a, struct value b, 
     } else {
         return run_fail(r, "%s and %s have no order", value_kind(a), value_kind(b));
     }
-    *out = value_bool(known && (op == OP_LESS ? order < 0 : op == OP_LESS_EQUAL ? order <= 0 : op == OP_MORE ? order > 0 : order >= 0));
+    *out = value_bool(known && (op == OP_LESS ? order < 0
+                                : op == OP_LESS_EQUAL ? order <= 0
+                                : op == OP_MORE ? order > 0
+                                : order >= 0));
     return VB_OK;
 }
 
@@ -327,7 +332,7 @@ int value_binary(struct rendering *r, int op, struct value a, struct value b, st
     return no_operator(r, op, a, b);
 }
 
-/* ---- printing ------------------------------------------------------------------------------------------------------ */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static int put_word(struct rendering *r, const char *s) { return run_put(r, s, strlen(s)); }
 

@@ -73,7 +73,8 @@ static uint32_t child_of(const struct added *d, int normalized, uint32_t node, u
     return node;
 }
 
-/* Where the automaton is after one more byte: with the longest string of the trie that the bytes read so far end with. */
+/* Where the automaton is after one more byte: with the longest string of the trie that the bytes read so far end
+ * with. */
 static uint32_t next_node(const struct added *d, int normalized, uint32_t node, unsigned char byte, size_t *steps)
 {
     uint32_t next;
@@ -162,7 +163,8 @@ static int look(struct added_scan *s)
 {
     const struct added *d = &s->e->t->added;
     int k = s->normalized;
-    size_t room = window_size(d, k), end = min_size(s->size, s->search + room), read = min_size(s->size, end + d->longest[k] - 1);
+    size_t room = window_size(d, k), end = min_size(s->size, s->search + room),
+           read = min_size(s->size, end + d->longest[k] - 1);
     uint32_t node = 0, *begins = s->e->begins[k];
     if (!begins && !(begins = s->e->begins[k] = vb_alloc(tokenizer_allocator(s->e->t), room, sizeof *begins)))
         return vb_fail(s->e->err, VB_NO_MEMORY, "no memory to look for added tokens");

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* The uppermost bits of a product with a secret odd number: whoever writes a file cannot choose pairs that meet in one place
- * (Dietzfelbinger and others, 1997). */
+/* The uppermost bits of a product with a secret odd number: whoever writes a file cannot choose pairs that meet in one
+ * place (Dietzfelbinger and others, 1997). */
 static struct merge *find_slot(const struct vb_tokenizer *t, uint64_t key)
 {
     size_t i = (size_t)(key * t->merge_secret >> __builtin_clzll(t->merge_mask));
@@ -27,7 +27,8 @@ static uint64_t pair_key(int32_t left, int32_t right)
 /* ---- opening ---- */
 
 /* The two parts of a merge, written "a b" or ["a", "b"]. */
-static int merge_parts(struct tokenizer_loading *l, size_t index, const json_t *merge, const char *part[2], size_t size[2])
+static int merge_parts(struct tokenizer_loading *l, size_t index, const json_t *merge, const char *part[2],
+                       size_t size[2])
 {
     if (json_is_string(merge)) {
         const char *s = json_string_value(merge), *space = strchr(s, ' ');
@@ -40,7 +41,8 @@ static int merge_parts(struct tokenizer_loading *l, size_t index, const json_t *
     }
     if (!json_is_array(merge) || json_array_size(merge) != 2 || !json_is_string(json_array_get(merge, 0)) ||
         !json_is_string(json_array_get(merge, 1)))
-        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: merge %zu is neither \"a b\" nor [\"a\", \"b\"]", l->file, index);
+        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: merge %zu is neither \"a b\" nor [\"a\", \"b\"]", l->file,
+                       index);
     for (int k = 0; k < 2; k++) {
         part[k] = json_string_value(json_array_get(merge, (size_t)k));
         size[k] = strlen(part[k]);
@@ -49,7 +51,8 @@ static int merge_parts(struct tokenizer_loading *l, size_t index, const json_t *
 }
 
 /* `scratch` has room for both parts and a 0 byte. */
-static int merge_load(struct tokenizer_loading *l, size_t index, const char *part[2], const size_t size[2], char *scratch)
+static int merge_load(struct tokenizer_loading *l, size_t index, const char *part[2], const size_t size[2],
+                      char *scratch)
 {
     struct vb_tokenizer *t = l->t;
     int32_t id[3]; /* left, right, joined */
@@ -109,7 +112,10 @@ static int merges_are_in(const struct vb_tokenizer *t, const struct vb_tokenizer
     return 1;
 }
 
-int merges_same(const struct vb_tokenizer *a, const struct vb_tokenizer *b) { return merges_are_in(a, b) && merges_are_in(b, a); }
+int merges_same(const struct vb_tokenizer *a, const struct vb_tokenizer *b)
+{
+    return merges_are_in(a, b) && merges_are_in(b, a);
+}
 
 uint64_t merges_hash(const struct vb_tokenizer *t)
 {
@@ -153,7 +159,8 @@ static struct candidate heap_pop(struct candidate *heap, size_t n)
     return first;
 }
 
-/* The symbol at `at` and its right neighbour wait for their turn, if a merge joins them. Returns the heap's new size. */
+/* The symbol at `at` and its right neighbour wait for their turn, if a merge joins them. Returns the heap's new
+ * size. */
 static size_t consider(const struct vb_tokenizer *t, const struct symbol *symbols, int32_t at, struct candidate *heap,
                        size_t n)
 {

@@ -1,5 +1,6 @@
-/* engine/text/compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
- * text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF file: all tables. */
+/* engine/text/compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and
+ * EOS; how text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF
+ * file: all tables. */
 #include "engine/text/tokenizer_internal.h"
 #include "engine/base/hash64.h"
 #include "engine/base/numbers.h"
@@ -33,8 +34,9 @@ int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *
                            shown_piece(a, id).text, shown_piece(b, id).text);
     }
     if (a->bos != b->bos || a->eos != b->eos)
-        return vb_fail(err, VB_BAD_ARGUMENT, "the tokenizers differ: BOS and EOS are %d and %d in one and %d and %d in the other",
-                       a->bos, a->eos, b->bos, b->eos);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "the tokenizers differ: BOS and EOS are %d and %d in one and %d and %d in the other", a->bos,
+                       a->eos, b->bos, b->eos);
     return VB_OK;
 }
 
@@ -48,7 +50,8 @@ uint64_t vb_tokenizer_fingerprint(const vb_tokenizer *t)
     }
     for (size_t i = 0; i < t->added.n_tokens; i++) {
         const struct added_token *a = &t->added.tokens[i];
-        h = hash64(h, (int32_t[]){a->id, a->single_word, a->lstrip, a->rstrip, a->normalized, a->special}, 6 * sizeof(int32_t));
+        h = hash64(h, (int32_t[]){a->id, a->single_word, a->lstrip, a->rstrip, a->normalized, a->special},
+                   6 * sizeof(int32_t));
     }
     h = hash64(h, &merges, sizeof merges);
     return hash64(h, (int32_t[]){t->bos, t->eos, t->add_bos, t->slices, t->ignore_merges}, 5 * sizeof(int32_t));

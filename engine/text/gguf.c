@@ -2,9 +2,9 @@
  * same ids.
  *
  * The metadata has tokens, their kinds and the merges; of how text is cut into words it has only a name
- * (tokenizer.ggml.pre), and the patterns of that name are here, as the tokenizer.json of those models have them. What the
- * metadata does not have: which added tokens are "normalized" (all are taken not to be; it matters only where two of them
- * overlap), and which of the "special" ones are so only by their looks, to llama.cpp's converter. */
+ * (tokenizer.ggml.pre), and the patterns of that name are here, as the tokenizer.json of those models have them. What
+ * the metadata does not have: which added tokens are "normalized" (all are taken not to be; it matters only where two
+ * of them overlap), and which of the "special" ones are so only by their looks, to llama.cpp's converter. */
 #include "engine/files/gguf.h"
 #include "engine/base/json.h"
 #include "engine/text/tokenizer_internal.h"
@@ -14,7 +14,8 @@
 
 enum token_kind { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER_DEFINED, KIND_UNUSED, KIND_BYTE };
 
-#define SPLIT(pattern) "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern "\"},\"behavior\":\"Isolated\",\"invert\":false},"
+#define SPLIT(pattern) \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern "\"},\"behavior\":\"Isolated\",\"invert\":false},"
 #define BYTES "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":"
 #define SEQUENCE(list) "{\"type\":\"Sequence\",\"pretokenizers\":[" list BYTES "false}]}"
 
@@ -39,11 +40,13 @@ enum token_kind { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER_DEFINED
     "\\\\x{104b0}-\\\\x{104d3}\\\\x{104d8}-\\\\x{104fb}\\\\x{10c80}-\\\\x{10cb2}\\\\x{10cc0}-\\\\x{10cf2}" \
     "\\\\x{118a0}-\\\\x{118df}\\\\x{1e900}-\\\\x{1e943}"
 
-#define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]" /* of Kimi's, where every letter but Han is one or both */
+#define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]" /* of Kimi's, where every letter but Han
+                                                                                 is one or both */
 #define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]"
 #define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
-/* Words of tokenizers that cut before a capital: letters with what may stand before them, as many as possible of them capitals or small. */
+/* Words of tokenizers that cut before a capital: letters with what may stand before them, as many as possible of them
+ * capitals or small. */
 #define CAPITALS "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
 #define SMALL "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
 #define BEFORE "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?"
@@ -57,26 +60,41 @@ static const struct {
     {"gpt-2", BYTES "true}", 0},
     {"deepseek-v3", /* V3, R1, V3.1, V3.2 */
      SEQUENCE(SPLIT("\\\\p{N}{1,3}") SPLIT("[\\\\x{4e00}-\\\\x{9fa5}\\\\x{3040}-\\\\x{30ff}]+")
-              SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+"
-                    "| ?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 0},
+                  SPLIT("[!\\\"#$%&'()*+,\\\\-./"
+                        ":;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}"
+                        "]+"
+                        "| ?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+")),
+     0},
     {"deepseek-llm", /* V2, V2-Lite, V2.5 */
-     SEQUENCE(SPLIT("[\\r\\n]") SPLIT("\\\\s?[" CASED_LETTERS "]+")
-              SPLIT("\\\\s?[!-/:-~\\\\x{ff01}-\\\\x{ff0f}\\\\x{ff1a}-\\\\x{ff5e}\\\\x{2018}-\\\\x{201f}\\\\x{3000}-\\\\x{3002}]+")
-              SPLIT("\\\\s+$") SPLIT("[\\\\x{4e00}-\\\\x{9fa5}\\\\x{800}-\\\\x{4e00}\\\\x{ac00}-\\\\x{d7ff}]+")
-              "{\"type\":\"Digits\",\"individual_digits\":true},"), 0},
+     SEQUENCE(SPLIT("[\\r\\n]")
+                  SPLIT("\\\\s?[" CASED_LETTERS "]+")
+                      SPLIT("\\\\s?[!-/"
+                            ":-~\\\\x{ff01}-\\\\x{ff0f}\\\\x{ff1a}-\\\\x{ff5e}\\\\x{2018}-\\\\x{201f}\\\\x{3000}-\\\\x{"
+                            "3002}]+")
+                          SPLIT("\\\\s+$") SPLIT("[\\\\x{4e00}-\\\\x{9fa5}\\\\x{800}-\\\\x{4e00}\\\\x{ac00}-\\\\x{d7ff}"
+                                                 "]+") "{\"type\":\"Digits\",\"individual_digits\":true},"),
+     0},
     {"glm4", /* GLM-4.7-Flash, GLM-5 */
-     SEQUENCE(SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*"
-                    "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 1},
+     SEQUENCE(SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| "
+                    "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*"
+                    "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")),
+     1},
     {KIMI_K2, /* Kimi-K2, Moonlight: pat_str of their tokenization_kimi.py and tokenization_moonshot.py */
-     SEQUENCE(SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" SUFFIX
-                    "|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 1},
+     SEQUENCE(SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" SUFFIX
+                    "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" SUFFIX
+                    "|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n"
+                    "]+|\\\\s+(?!\\\\S)|\\\\s+")),
+     1},
     {"tekken", /* Mistral 4, Mistral Large 3 */
      SEQUENCE(SPLIT(CASED_WORDS("") "|\\\\p{N}" SIGNS_AND_SPACES)), 1},
     {"youtu", /* Youtu-LLM: first Korean, Chinese punctuation, Bopomofo and Chinese with Japanese, then the rest */
-     SEQUENCE(SPLIT("[\\\\x{ac00}-\\\\x{d7a3}\\\\x{3131}-\\\\x{318e}]+|[\\\\x{ff01}\\\\x{2026}\\\\x{201c}\\\\x{201d}\\\\x{2018}\\\\x{2019}\\\\x{2014}"
-                    "\\\\x{ff1a}\\\\x{ff1b}\\\\x{ff0c}\\\\x{3001}-\\\\x{303f}\\\\x{fe30}-\\\\x{fe4f}]+|[\\\\x{3105}-\\\\x{312f}]+"
+     SEQUENCE(SPLIT("[\\\\x{ac00}-\\\\x{d7a3}\\\\x{3131}-\\\\x{318e}]+|[\\\\x{ff01}\\\\x{2026}\\\\x{201c}\\\\x{201d}"
+                    "\\\\x{2018}\\\\x{2019}\\\\x{2014}"
+                    "\\\\x{ff1a}\\\\x{ff1b}\\\\x{ff0c}\\\\x{3001}-\\\\x{303f}\\\\x{fe30}-\\\\x{fe4f}]+|[\\\\x{3105}-"
+                    "\\\\x{312f}]+"
                     "|[\\\\x{4e00}-\\\\x{9fa5}\\\\x{3040}-\\\\x{30ff}]+")
-              SPLIT(CASED_WORDS(SUFFIX) "|\\\\p{N}" SIGNS_AND_SPACES)), 1},
+                  SPLIT(CASED_WORDS(SUFFIX) "|\\\\p{N}" SIGNS_AND_SPACES)),
+     1},
     {"kanana2", /* Kanana-2 */
      SEQUENCE(SPLIT(CASED_WORDS(SUFFIX) "|\\\\p{N}{1,3}" SIGNS_AND_SPACES)), 0},
 };
@@ -103,7 +121,8 @@ static int no_memory(const struct gguf_saying *s)
 static int wrong(const struct gguf_saying *s, const char *key, const struct gguf_value *v, const char *wanted)
 {
     char shown[32];
-    return vb_fail(s->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted %s", gguf_name(s->g), key, gguf_show_type(v, shown), wanted);
+    return vb_fail(s->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted %s", gguf_name(s->g), key, gguf_show_type(v, shown),
+                   wanted);
 }
 
 static int is(struct gguf_text text, const char *name)
@@ -112,11 +131,12 @@ static int is(struct gguf_text text, const char *name)
 }
 
 /* A new string: valid UTF-8 without zero characters, not empty. */
-static int take_string(const struct gguf_saying *s, struct gguf_text text, const char *what, uint64_t index, json_t **out)
+static int take_string(const struct gguf_saying *s, struct gguf_text text, const char *what, uint64_t index,
+                       json_t **out)
 {
     if (!text.size || memchr(text.s, 0, text.size) || utf8_valid(text.s, text.size) < text.size)
-        return vb_fail(s->err, VB_BAD_CHECKPOINT, "%s: %s %llu is empty, not UTF-8, or holds a zero character", gguf_name(s->g),
-                       what, (unsigned long long)index);
+        return vb_fail(s->err, VB_BAD_CHECKPOINT, "%s: %s %llu is empty, not UTF-8, or holds a zero character",
+                       gguf_name(s->g), what, (unsigned long long)index);
     *out = json_stringn_nocheck(text.s, text.size);
     return *out ? VB_OK : no_memory(s);
 }
@@ -125,7 +145,8 @@ static int take_string(const struct gguf_saying *s, struct gguf_text text, const
 
 static int say_added(const struct gguf_saying *s, json_t *content, uint64_t id, int special)
 {
-    json_t *entry = json_pack("{s:I,s:O,s:b,s:b}", "id", (json_int_t)id, "content", content, "normalized", 0, "special", special);
+    json_t *entry = json_pack("{s:I,s:O,s:b,s:b}", "id", (json_int_t)id, "content", content, "normalized", 0, "special",
+                              special);
     return entry && !json_array_append_new(s->added, entry) ? VB_OK : no_memory(s);
 }
 
@@ -189,7 +210,8 @@ static int say_merges(const struct gguf_saying *s)
     const unsigned char *at = v->data;
     for (uint64_t i = 0; !rc && i < v->count; i++) {
         json_t *merge;
-        if (!(rc = take_string(s, gguf_next_string(&at), "merge", i, &merge)) && json_array_append_new(s->merges, merge))
+        if (!(rc = take_string(s, gguf_next_string(&at), "merge", i, &merge)) &&
+            json_array_append_new(s->merges, merge))
             rc = no_memory(s);
     }
     return rc;
@@ -232,7 +254,8 @@ static int find_pre(const struct gguf_saying *s, size_t *out)
     snprintf(shown, sizeof shown, "%.*s", name.size > 40 ? 40 : (int)name.size, name.s);
     for (char *c = shown; *c; c++)
         *c = *c < 0x20 || *c >= 0x7f ? '?' : *c;
-    return vb_fail(s->err, VB_UNSUPPORTED, "%s: %s \"%s\" is not supported, only %s", gguf_name(s->g), key, shown, list);
+    return vb_fail(s->err, VB_UNSUPPORTED, "%s: %s \"%s\" is not supported, only %s", gguf_name(s->g), key, shown,
+                   list);
 }
 
 static int check_model(const struct gguf_saying *s)
@@ -244,9 +267,10 @@ static int check_model(const struct gguf_saying *s)
         return wrong(s, key, v, "STRING");
     if (!v || is(name, "none") || is(name, "no_vocab")) /* llama.cpp wants to be told */
         return vb_fail(s->err, VB_IO, "%s: it has no tokenizer", gguf_name(s->g));
-    return is(name, "gpt2") ? VB_OK
-                            : vb_fail(s->err, VB_UNSUPPORTED, "%s: %s is not gpt2 (byte-level BPE), and no other is supported",
-                                      gguf_name(s->g), key);
+    return is(name, "gpt2")
+               ? VB_OK
+               : vb_fail(s->err, VB_UNSUPPORTED, "%s: %s is not gpt2 (byte-level BPE), and no other is supported",
+                         gguf_name(s->g), key);
 }
 
 /* The string of a token that is given by its id; missing: none. */
@@ -282,10 +306,12 @@ static int say_config(const struct gguf_saying *s, json_t *config)
     return json_object_set_new(config, "add_bos_token", json_boolean(flag)) ? no_memory(s) : VB_OK;
 }
 
-static int put_together(json_t **out, json_t *pre_tokenizer, int slices, int ignore_merges, json_t *vocab, json_t *added, json_t *merges)
+static int put_together(json_t **out, json_t *pre_tokenizer, int slices, int ignore_merges, json_t *vocab,
+                        json_t *added, json_t *merges)
 {
-    *out = json_pack("{s:b,s:o*,s:o,s:{s:s},s:{s:s,s:b,s:o,s:o}}", "slices", slices, "pre_tokenizer", pre_tokenizer, "added_tokens", added,
-                     "decoder", "type", "ByteLevel", "model", "type", "BPE", "ignore_merges", ignore_merges, "vocab", vocab, "merges", merges);
+    *out = json_pack("{s:b,s:o*,s:o,s:{s:s},s:{s:s,s:b,s:o,s:o}}", "slices", slices, "pre_tokenizer", pre_tokenizer,
+                     "added_tokens", added, "decoder", "type", "ByteLevel", "model", "type", "BPE", "ignore_merges",
+                     ignore_merges, "vocab", vocab, "merges", merges);
     return *out && pre_tokenizer;
 }
 
@@ -293,14 +319,15 @@ int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, 
 {
     size_t i = index_of(pre);
     json_error_t why;
-    return put_together(out, json_loads(known[i].pre_tokenizer, 0, &why), !strcmp(pre, KIMI_K2), known[i].ignore_merges, vocab, added, merges);
+    return put_together(out, json_loads(known[i].pre_tokenizer, 0, &why), !strcmp(pre, KIMI_K2), known[i].ignore_merges,
+                        vocab, added, merges);
 }
 
 int tokenizer_said_with(json_t **out, const char *pattern, json_t *vocab, json_t *added, json_t *merges)
 {
-    json_t *pre_tokenizer = json_pack("{s:s,s:[{s:s,s:{s:s},s:s},{s:s,s:b,s:b}]}", "type", "Sequence", "pretokenizers", "type", "Split",
-                                      "pattern", "Regex", pattern, "behavior", "Isolated", "type", "ByteLevel", "add_prefix_space", 0,
-                                      "use_regex", 0);
+    json_t *pre_tokenizer = json_pack("{s:s,s:[{s:s,s:{s:s},s:s},{s:s,s:b,s:b}]}", "type", "Sequence", "pretokenizers",
+                                      "type", "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "type",
+                                      "ByteLevel", "add_prefix_space", 0, "use_regex", 0);
     return put_together(out, pre_tokenizer, 0, 1, vocab, added, merges);
 }
 
@@ -329,7 +356,8 @@ int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb
 /* A tokenizer without a vocabulary that cuts words as the name says. */
 static int open_pre(struct vb_tokenizer **out, size_t pre, const vb_allocator *a, vb_error *err)
 {
-    static const char rest[] = ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}";
+    static const char
+        rest[] = ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}";
     size_t room = strlen(known[pre].pre_tokenizer) + sizeof rest + 32;
     char *json = vb_alloc(a, room, 1);
     *out = NULL;

@@ -151,7 +151,8 @@ static int normalizer_check(struct tokenizer_loading *l, const json_t *normalize
     if (!type)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: the normalizer has no type", l->file);
     if (strcmp(type, "Sequence"))
-        return vb_fail(l->err, VB_UNSUPPORTED, "%s: the normalizer %s is not implemented", l->file, token_show(type).text);
+        return vb_fail(l->err, VB_UNSUPPORTED, "%s: the normalizer %s is not implemented", l->file,
+                       token_show(type).text);
     const json_t *list = get_member(normalizer, "normalizers");
     int rc = VB_OK;
     for (size_t i = 0; !rc && i < json_array_size(list); i++) {

@@ -1,8 +1,9 @@
-/* engine/text/ranks.c -- tokens that are bytes with a rank, as the `tiktoken` package has them, said as tokenizer.json says them.
+/* engine/text/ranks.c -- tokens that are bytes with a rank, as the `tiktoken` package has them, said as tokenizer.json
+ * says them.
  *
  * tiktoken joins the neighbours whose bytes together are the token of lowest rank, the leftmost first; tokenizer.json
- * has pairs to be joined. One pair for each token is enough, that which tiktoken joins last when the token is all there is:
- * within the bytes of a token that came out of a longer word nothing was ever joined across their ends, so the same
+ * has pairs to be joined. One pair for each token is enough, that which tiktoken joins last when the token is all there
+ * is: within the bytes of a token that came out of a longer word nothing was ever joined across their ends, so the same
  * pairs were joined, in the same order. (A token that its own bytes do not lead to is found as a whole word only.) */
 #include "engine/text/ranks_internal.h"
 
@@ -72,19 +73,20 @@ void ranks_free(struct ranks *r)
 int ranks_add(struct ranks *r, size_t number, int64_t rank, const char *base64, size_t size)
 {
     if (size > LONGEST / 3 * 4)
-        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s %zu has a token of more than %d bytes", r->file, r->item, number, LONGEST / 3 * 3);
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s %zu has a token of more than %d bytes", r->file, r->item, number,
+                       LONGEST / 3 * 3);
     size_t bytes = decode(base64, size, r->at);
     if (!bytes)
         return ranks_bad(r, number);
     if (rank < 0 || rank >= r->n)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s %zu has rank %lld, but %d tokens have the ranks 0 to %d", r->file, r->item,
-                       number, (long long)rank, r->n, r->n - 1);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s %zu has rank %lld, but %d tokens have the ranks 0 to %d",
+                       r->file, r->item, number, (long long)rank, r->n, r->n - 1);
     if (r->token[rank].s)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s %zu has rank %lld, which another %s has", r->file, r->item, number,
-                       (long long)rank, r->item);
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s %zu has rank %lld, which another %s has", r->file, r->item,
+                       number, (long long)rank, r->item);
     if (!names_add(&r->table, r->at, bytes, (int32_t)rank))
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s %zu has the token of rank %d once more", r->file, r->item, number,
-                       names_find(&r->table, r->at, bytes));
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s %zu has the token of rank %d once more", r->file, r->item,
+                       number, names_find(&r->table, r->at, bytes));
     r->token[rank] = (struct name_entry){.s = r->at, .size = (uint32_t)bytes};
     r->at += bytes;
     return VB_OK;
@@ -145,7 +147,8 @@ static int say_merges(const struct ranks *r, json_t *merges)
         uint32_t left = last_pair(r, token, part);
         if (!left)
             continue;
-        int32_t a = names_find(&r->table, token->s, left), b = names_find(&r->table, token->s + left, token->size - left);
+        int32_t a = names_find(&r->table, token->s, left),
+                b = names_find(&r->table, token->s + left, token->size - left);
         failed = json_array_append_new(merges, json_pack("[O,O]", r->names[a], r->names[b]));
     }
     vb_free(r->a, part);

@@ -1,5 +1,5 @@
-/* engine/text/ranks_internal.h -- tokens that are bytes with a rank (tiktoken.model, tekken.json), converted to the vocabulary and
- * the merges of a tokenizer.json. */
+/* engine/text/ranks_internal.h -- tokens that are bytes with a rank (tiktoken.model, tekken.json), converted to the
+ * vocabulary and the merges of a tokenizer.json. */
 #ifndef VB_TEXT_RANKS_INTERNAL_H
 #define VB_TEXT_RANKS_INTERNAL_H
 
@@ -19,7 +19,8 @@ struct ranks {
     json_t **names;           /* [n]: the tokens as tokenizer.json writes them */
 };
 
-/* Makes room for n tokens, whose base64 has at most `bytes` characters together. ranks_free releases it, also after an error. */
+/* Makes room for n tokens, whose base64 has at most `bytes` characters together. ranks_free releases it, also after an
+ * error. */
 int ranks_make(struct ranks *r, size_t n, size_t bytes);
 void ranks_free(struct ranks *r);
 /* Adds a token. `number` is the place of the token in the file, for error messages. */

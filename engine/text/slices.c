@@ -1,5 +1,5 @@
-/* engine/text/slices.c -- Kimi's way with long texts. Its Python code gives tiktoken 400,000 characters at a time, and of
- * those no more than 25,000 in a row that are all white space or all not; each slice is then a text of its own, in
+/* engine/text/slices.c -- Kimi's way with long texts. Its Python code gives tiktoken 400,000 characters at a time, and
+ * of those no more than 25,000 in a row that are all white space or all not; each slice is then a text of its own, in
  * which neither a word nor a special token reaches into the next. Ids differ at such a cut and nowhere else.
  *
  * White space is Python's str.isspace here: U+001C to U+001F belong to it. */

@@ -98,7 +98,8 @@ static int load_stage(struct tokenizer_loading *l, const json_t *object, int *by
         *bytes = 1;
         return load_byte_level(l, object);
     }
-    return vb_fail(l->err, VB_UNSUPPORTED, "%s: the pre-tokenizer %s is not implemented", l->file, token_show(type).text);
+    return vb_fail(l->err, VB_UNSUPPORTED, "%s: the pre-tokenizer %s is not implemented", l->file,
+                   token_show(type).text);
 }
 
 int split_load(struct tokenizer_loading *l, const json_t *pre_tokenizer)

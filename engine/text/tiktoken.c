@@ -1,9 +1,9 @@
 /* engine/text/tiktoken.c -- a tokenizer in tiktoken's format, said as tokenizer.json says it, so that both give the
  * same ids.
  *
- * tiktoken.model has a line per token: its bytes in base64, and its rank, which is its id. Behind the ranks come 258 ids for
- * special tokens; tokenizer_config.json has the names of some, the rest are <|reserved_token_ID|>. How text is cut into
- * words is in the checkpoint's Python code, known here by the name of its class. */
+ * tiktoken.model has a line per token: its bytes in base64, and its rank, which is its id. Behind the ranks come 258
+ * ids for special tokens; tokenizer_config.json has the names of some, the rest are <|reserved_token_ID|>. How text is
+ * cut into words is in the checkpoint's Python code, known here by the name of its class. */
 #include "engine/base/json.h"
 #include "engine/text/ranks_internal.h"
 
@@ -60,7 +60,8 @@ static int read_ranks(struct reading *r)
     while (next_line(&at, end, &line, &size, &number))
         lines++;
     if (lines > MAX_TOKEN_ID - SPECIALS)
-        return vb_fail(r->ranks.err, VB_UNSUPPORTED, "%s: %zu tokens, more than %d", from->ranks_name, lines, MAX_TOKEN_ID - SPECIALS);
+        return vb_fail(r->ranks.err, VB_UNSUPPORTED, "%s: %zu tokens, more than %d", from->ranks_name, lines,
+                       MAX_TOKEN_ID - SPECIALS);
     int rc = ranks_make(&r->ranks, lines, from->ranks_size);
     at = from->ranks;
     number = 0;
@@ -75,7 +76,8 @@ static int read_ranks(struct reading *r)
 static const char *class_of(const json_t *config)
 {
     const json_t *value = get_member(get_member(config, "auto_map"), "AutoTokenizer");
-    const char *name = json_string_value(json_is_array(value) ? json_array_get(value, 0) : value), *hub = name ? strstr(name, "--") : NULL;
+    const char *name = json_string_value(json_is_array(value) ? json_array_get(value, 0) : value),
+               *hub = name ? strstr(name, "--") : NULL;
     if (!name)
         name = json_string_value(get_member(config, "tokenizer_class"));
     return hub ? hub + 2 : name ? name : "";
@@ -83,13 +85,16 @@ static const char *class_of(const json_t *config)
 
 static int check_class(const struct reading *r, const json_t *config)
 {
-    static const char *const known[] = {"tokenization_kimi.TikTokenTokenizer", "tokenization_moonshot.TikTokenTokenizer", "TikTokenTokenizer"};
+    static const char *const known[] = {"tokenization_kimi.TikTokenTokenizer",
+                                        "tokenization_moonshot.TikTokenTokenizer", "TikTokenTokenizer"};
     const char *name = class_of(config);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(name, known[i]))
             return VB_OK;
-    return vb_fail(r->ranks.err, VB_UNSUPPORTED, "%s: the tokenizer's class (auto_map or tokenizer_class) is \"%s\"; how words are cut is "
-                   "known for TikTokenTokenizer of tokenization_kimi and tokenization_moonshot (Kimi-K2, Moonlight) only",
+    return vb_fail(r->ranks.err, VB_UNSUPPORTED,
+                   "%s: the tokenizer's class (auto_map or tokenizer_class) is \"%s\"; how words are cut is "
+                   "known for TikTokenTokenizer of tokenization_kimi and tokenization_moonshot (Kimi-K2, Moonlight) "
+                   "only",
                    r->from->config_name, token_show(name).text);
 }
 
@@ -99,17 +104,19 @@ static int read_names(const struct reading *r, json_t *list, const char *name[SP
     const char *key;
     json_t *entry;
     if (list && !json_is_object(list))
-        return vb_fail(r->ranks.err, VB_BAD_CHECKPOINT, "%s: added_tokens_decoder is not an object", r->from->config_name);
+        return vb_fail(r->ranks.err, VB_BAD_CHECKPOINT, "%s: added_tokens_decoder is not an object",
+                       r->from->config_name);
     json_object_foreach(list, key, entry)
     {
         const char *content = json_string_value(get_member(entry, "content"));
         char *end;
         long id = strtol(key, &end, 10);
         if (*key < '0' || *key > '9' || *end || !content || !*content)
-            return vb_fail(r->ranks.err, VB_BAD_CHECKPOINT, "%s: added_tokens_decoder.%s is not an id with a content", r->from->config_name,
-                           token_show(key).text);
+            return vb_fail(r->ranks.err, VB_BAD_CHECKPOINT, "%s: added_tokens_decoder.%s is not an id with a content",
+                           r->from->config_name, token_show(key).text);
         if (id < r->ranks.n || id >= r->ranks.n + SPECIALS)
-            return vb_fail(r->ranks.err, VB_BAD_CHECKPOINT, "%s: added token \"%s\" has id %.20s, wanted %d to %d, behind the ranks",
+            return vb_fail(r->ranks.err, VB_BAD_CHECKPOINT,
+                           "%s: added token \"%s\" has id %.20s, wanted %d to %d, behind the ranks",
                            r->from->config_name, token_show(content).text, key, r->ranks.n, r->ranks.n + SPECIALS - 1);
         name[id - r->ranks.n] = content;
     }
@@ -126,8 +133,8 @@ static int say_added(const struct reading *r, const json_t *config, json_t *adde
         snprintf(reserved, sizeof reserved, "<|reserved_token_%d|>", r->ranks.n + i);
         if (!name[i] && r->ranks.n + i >= r->from->limit)
             continue;
-        if (json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b}", "id", r->ranks.n + i, "content", name[i] ? name[i] : reserved,
-                                                   "normalized", 0, "special", 1)))
+        if (json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b}", "id", r->ranks.n + i, "content",
+                                                   name[i] ? name[i] : reserved, "normalized", 0, "special", 1)))
             rc = ranks_no_memory(&r->ranks);
     }
     return rc;
@@ -147,14 +154,16 @@ static int read_config(const struct reading *r, json_t **config)
 
 /* ---- all of it ---- */
 
-int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a, vb_error *err)
+int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a,
+                            vb_error *err)
 {
-    struct reading r = {from, {.a = a, .err = err, .file = from->ranks_name, .item = "line", .form = "a token in base64, a space and its rank"}};
+    struct reading r = {from, {.a = a, .err = err, .file = from->ranks_name, .item = "line",
+                               .form = "a token in base64, a space and its rank"}};
     json_t *vocab = json_object(), *added = json_array(), *merges = json_array();
     int rc = vocab && added && merges ? VB_OK : ranks_no_memory(&r.ranks);
     *json = *config = NULL;
-    if (!rc && !(rc = read_config(&r, config)) && !(rc = read_ranks(&r)) && !(rc = ranks_say(&r.ranks, vocab, merges)) &&
-        !(rc = say_added(&r, *config, added))) {
+    if (!rc && !(rc = read_config(&r, config)) && !(rc = read_ranks(&r)) &&
+        !(rc = ranks_say(&r.ranks, vocab, merges)) && !(rc = say_added(&r, *config, added))) {
         rc = tokenizer_said(json, KIMI_K2, vocab, added, merges) ? VB_OK : ranks_no_memory(&r.ranks);
     } else {
         json_decref(vocab);
@@ -165,7 +174,8 @@ int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoke
     return rc;
 }
 
-int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err)
+int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a,
+                           vb_error *err)
 {
     char *path = vb_path(a, dir, "tiktoken.model"), *config_path = vb_path(a, dir, "tokenizer_config.json");
     char *ranks = NULL, *text = NULL;

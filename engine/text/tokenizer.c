@@ -34,7 +34,8 @@ json_t *get_member(const json_t *object, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag)
+int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise,
+             int *flag)
 {
     const json_t *value = get_member(object, key);
     if (value && !json_is_boolean(value))
@@ -113,7 +114,8 @@ static int config_load(struct tokenizer_loading *l)
     return VB_OK;
 }
 
-static int parse(struct vb_tokenizer **out, struct source json, struct source config, const vb_allocator *a, vb_error *err)
+static int parse(struct vb_tokenizer **out, struct source json, struct source config, const vb_allocator *a,
+                 vb_error *err)
 {
     *out = NULL;
     struct vb_tokenizer *t = vb_alloc(a, 1, sizeof *t);
@@ -161,15 +163,16 @@ int tokenizer_parse(struct vb_tokenizer **out, const char *json, size_t size, co
                  (struct source){config, "tokenizer_config.json", config_size, NULL}, a, err);
 }
 
-int tokenizer_parse_said(struct vb_tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
-                         vb_error *err)
+int tokenizer_parse_said(struct vb_tokenizer **out, json_t *json, json_t *config, const char *name,
+                         const vb_allocator *a, vb_error *err)
 {
-    return parse(out, (struct source){.name = name, .said = json}, (struct source){.name = name, .said = config}, a, err);
+    return parse(out, (struct source){.name = name, .said = json}, (struct source){.name = name, .said = config}, a,
+                 err);
 }
 
 /* Takes over what was said, if rc says that it was. */
-static int parse_and_forget(int rc, struct vb_tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
-                            vb_error *err)
+static int parse_and_forget(int rc, struct vb_tokenizer **out, json_t *json, json_t *config, const char *name,
+                            const vb_allocator *a, vb_error *err)
 {
     *out = NULL;
     if (!rc)
@@ -186,8 +189,8 @@ int tokenizer_parse_gguf(struct vb_tokenizer **out, const struct gguf *g, const 
     return parse_and_forget(rc, out, json, config, gguf_name(g), a, err);
 }
 
-int tokenizer_parse_tiktoken(struct vb_tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
-                             const char *name, const vb_allocator *a, vb_error *err)
+int tokenizer_parse_tiktoken(struct vb_tokenizer **out, const char *ranks, size_t size, const char *config,
+                             size_t config_size, const char *name, const vb_allocator *a, vb_error *err)
 {
     struct tiktoken from = {ranks, config, name, "tokenizer_config.json", size, config_size, INT32_MAX};
     json_t *json, *said;
@@ -205,7 +208,8 @@ static int open_gguf(struct vb_tokenizer **out, const char *path, const vb_alloc
     return rc;
 }
 
-int tokenizer_parse_tekken(struct vb_tokenizer **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
+int tokenizer_parse_tekken(struct vb_tokenizer **out, const char *text, size_t size, const char *name,
+                           const vb_allocator *a, vb_error *err)
 {
     json_t *json, *config;
     int rc = tokenizer_from_tekken(&json, &config, text, size, name, a, err);
@@ -230,7 +234,8 @@ int tokenizer_has_ranks(const char *dir, const vb_allocator *a, vb_error *err)
     return tiktoken ? tiktoken : has_file(dir, "tekken.json", a, err);
 }
 
-int tokenizer_say_ranks(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err)
+int tokenizer_say_ranks(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a,
+                        vb_error *err)
 {
     int tiktoken = has_file(dir, "tiktoken.model", a, err);
     *json = *config = NULL;
@@ -265,7 +270,8 @@ int tokenizer_open(struct vb_tokenizer **out, const char *dir, const vb_allocato
     if ((rc = vb_read_file(a, path, &data, &size, err)) ||
         (vb_file_exists(config_path) && (rc = vb_read_file(a, config_path, &config, &config_size, err))))
         goto done;
-    rc = parse(out, (struct source){data, path, size, NULL}, (struct source){config, config_path, config_size, NULL}, a, err);
+    rc = parse(out, (struct source){data, path, size, NULL}, (struct source){config, config_path, config_size, NULL}, a,
+               err);
 done:
     vb_free(a, path);
     vb_free(a, config_path);
@@ -380,8 +386,8 @@ static int encode_text(struct encoding *e, const char *text, size_t size, int pa
     return rc;
 }
 
-static int encode(const struct vb_tokenizer *t, const char *text, size_t size, int parse_special, int words, int32_t **ids,
-                  size_t *count, vb_error *err)
+static int encode(const struct vb_tokenizer *t, const char *text, size_t size, int parse_special, int words,
+                  int32_t **ids, size_t *count, vb_error *err)
 {
     *ids = NULL;
     *count = 0;
@@ -425,7 +431,8 @@ int tokenizer_encode(const struct vb_tokenizer *t, const char *text, size_t size
     return encode(t, text, size, parse_special, 0, ids, count, err);
 }
 
-int tokenizer_words(const struct vb_tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err)
+int tokenizer_words(const struct vb_tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count,
+                    vb_error *err)
 {
     return encode(t, text, size, 0, 1, sizes, count, err);
 }

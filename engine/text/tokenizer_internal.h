@@ -1,12 +1,13 @@
-/* engine/text/tokenizer_internal.h -- types and functions that the tokenizer's own files share. No other file includes it.
+/* engine/text/tokenizer_internal.h -- types and functions that the tokenizer's own files share. No other file includes
+ * it.
  *
  * Text passes through three stages:
  *
  *   text -> added tokens (added.c) -> words (split.c) -> ids (bpe.c)
  *
- * tokenizer.c has the public functions. model.c fills the tables from JSON; gguf.c and tiktoken.c convert their formats to
- * that JSON. pattern.c translates regular expressions from Oniguruma's syntax to PCRE2's. A struct vb_tokenizer does not
- * change once it is open; each call of tokenizer_encode has a struct encoding of its own for data that change. */
+ * tokenizer.c has the public functions. model.c fills the tables from JSON; gguf.c and tiktoken.c convert their formats
+ * to that JSON. pattern.c translates regular expressions from Oniguruma's syntax to PCRE2's. A struct vb_tokenizer does
+ * not change once it is open; each call of tokenizer_encode has a struct encoding of its own for data that change. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
 
@@ -43,15 +44,16 @@ struct added_token {
     int single_word, lstrip, rstrip, normalized, special;
 };
 
-/* A node of a trie that holds the added tokens byte by byte, each from its last byte to its first. The children of a node
- * are a linked list of siblings. Such lists are short, except for the list of all last bytes of tokens. A table (`root`
- * below) replaces this long list.
+/* A node of a trie that holds the added tokens byte by byte, each from its last byte to its first. The children of a
+ * node are a linked list of siblings. Such lists are short, except for the list of all last bytes of tokens. A table
+ * (`root` below) replaces this long list.
  *
- * With `shorter` the trie is the automaton of Aho and Corasick. It reads a text backwards, and at each byte it knows the
- * longest added token that begins there. */
+ * With `shorter` the trie is the automaton of Aho and Corasick. It reads a text backwards, and at each byte it knows
+ * the longest added token that begins there. */
 struct trie_node {
     uint32_t child, sibling; /* indices of nodes; 0: none, since node 0 is never used */
-    uint32_t shorter;        /* the node of the longest other string that ends like this node's string; 0: none, the root */
+    uint32_t shorter;        /* the node of the longest other string that ends like this node's string; 0: none, the
+                                root */
     uint32_t token_plus_1;   /* 1 + index of the longest added token that ends like this node's string; 0: none */
     unsigned char byte;
 };
@@ -72,10 +74,12 @@ enum behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTI
 struct stage {
     pcre2_code *code;
     enum behavior behavior; /* what is done with a match; named as in Hugging Face's SplitDelimiterBehavior */
-    int invert;             /* 1: the text between matches is treated as the match, and each match as the text between */
+    int invert;             /* 1: the text between matches is treated as the match, and each match as the text
+                               between */
 };
 
-/* The tokenizer's allocator, for the memory functions that PCRE2 calls. Every compiled pattern keeps a pointer to it. */
+/* The tokenizer's allocator, for the memory functions that PCRE2 calls. Every compiled pattern keeps a pointer to
+ * it. */
 struct pcre_memory {
     vb_allocator allocator;
     int failed; /* 1: PCRE2 could not allocate memory while the tokenizer was opened */
@@ -135,8 +139,8 @@ struct encoding {
     struct symbol *symbols;
     struct candidate *heap;
     size_t word_capacity;
-    uint32_t *begins[2]; /* [flag `normalized`]: for each byte of a window of the text, 1 + index of the longest added token that
-                            begins there, or 0 */
+    uint32_t *begins[2]; /* [flag `normalized`]: for each byte of a window of the text, 1 + index of the longest added
+                            token that begins there, or 0 */
     size_t steps;        /* number of trie nodes that were looked at, for a test */
     char *spaced; /* a copy of a piece of text with a space before it */
     size_t spaced_capacity;
@@ -155,7 +159,8 @@ struct shown token_show(const char *s);
 json_t *get_member(const json_t *object, const char *key);
 /* Sets *flag to the value of a boolean member, or to `otherwise` if the member is missing. Returns VB_BAD_CHECKPOINT
  * if the value is not a boolean; the message contains `where`, the place of the object in the file. */
-int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
+int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise,
+             int *flag);
 
 /* ---- model.c: reads vocabulary, merges and added tokens; checks that decoder and normalizer are supported ---- */
 int tables_load(struct tokenizer_loading *l);
@@ -225,27 +230,31 @@ int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, 
 int tokenizer_said_with(json_t **out, const char *pattern, json_t *vocab, json_t *added, json_t *merges);
 
 /* ---- tiktoken.c ---- */
-struct tiktoken { /* the texts of tiktoken.model (`ranks`) and tokenizer_config.json, with their file names for messages */
+struct tiktoken { /* the texts of tiktoken.model (`ranks`) and tokenizer_config.json, with their file names for
+                     messages */
     const char *ranks, *config, *ranks_name, *config_name;
     size_t ranks_size, config_size;
     int32_t limit; /* reserved tokens with this id or a larger one are left out */
 };
 /* Converts a tokenizer in tiktoken's format to two JSON objects, with the contents that tokenizer.json and
  * tokenizer_config.json would have. The caller owns both objects. */
-int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a, vb_error *err);
+int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a,
+                            vb_error *err);
 
-int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
+int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a,
+                           vb_error *err);
 
 /* ---- tekken.c ---- */
 /* Does the same with the text of a tekken.json, and with the file in a directory. */
-int tokenizer_from_tekken(json_t **json, json_t **config, const char *text, size_t size, const char *name, const vb_allocator *a,
-                          vb_error *err);
+int tokenizer_from_tekken(json_t **json, json_t **config, const char *text, size_t size, const char *name,
+                          const vb_allocator *a, vb_error *err);
 int tokenizer_say_tekken(json_t **json, json_t **config, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* ---- words.c: finds out whether two tokenizers cut text into the same words ---- */
-/* Cuts a text into the words that BPE would encode, ignoring added tokens, and returns the size of each word in bytes. The
- * caller frees *sizes with vb_free and the tokenizer's allocator. */
-int tokenizer_words(const struct vb_tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
+/* Cuts a text into the words that BPE would encode, ignoring added tokens, and returns the size of each word in bytes.
+ * The caller frees *sizes with vb_free and the tokenizer's allocator. */
+int tokenizer_words(const struct vb_tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count,
+                    vb_error *err);
 /* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. One string is common text. The
  * other strings contain most Unicode characters; each of these characters appears beside letters, digits and spaces. */
 int tokenizer_same_words(const struct vb_tokenizer *a, const struct vb_tokenizer *b, int *same, vb_error *err);

@@ -1,12 +1,13 @@
 /* engine/text/unicode.c -- letters, marks, digits, punctuation and symbols that Unicode 15 and 16 assigned; Han.
  *
  * \p{L} and the like mean what the library's version of Unicode says: 14 in PCRE2 10.40 to 10.42, 16 in the Oniguruma
- * (6.9.10) that Hugging Face's tokenizers bundle, and in tiktoken 0.14. The difference is visible: " " before an emoji of
- * 2022 is one word with it for a library that knows it and two for one that does not. So patterns name these characters
- * beside the property (pattern.c), and every PCRE2 from 10.40 on cuts alike. Later versions only add to them.
+ * (6.9.10) that Hugging Face's tokenizers bundle, and in tiktoken 0.14. The difference is visible: " " before an emoji
+ * of 2022 is one word with it for a library that knows it and two for one that does not. So patterns name these
+ * characters beside the property (pattern.c), and every PCRE2 from 10.40 on cuts alike. Later versions only add to
+ * them.
  *
- * Found by asking the libraries about every code point; there were no other differences in these categories, in the five
- * kinds of letters, or in the script Han. */
+ * Found by asking the libraries about every code point; there were no other differences in these categories, in the
+ * five kinds of letters, or in the script Han. */
 #include "engine/text/tokenizer_internal.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* engine/text/words.c -- do two tokenizers cut text into the same words? A GGUF file has a name for how it is done, a
  * tokenizer.json has patterns, and one thing can be said by many patterns. So both are tried: on text that has one of
- * everything, then on every character of Unicode's first plane, and every eighth of the second, among letters, digits, blanks
- * and itself. */
+ * everything, then on every character of Unicode's first plane, and every eighth of the second, among letters, digits,
+ * blanks and itself. */
 #include "engine/text/tokenizer_internal.h"
 
 #include <string.h>
@@ -12,16 +12,21 @@
 #define MOST_OF_ONE 128 /* of one character's text */
 
 static const char everything[] =
-    "It's what HE'LL say: \"don't\"; we've you're I'm I'd he'll IT'S DON'T WE'VE YOU'RE I'M I'D x's'd'll'm 1 12 123 1234 12345678 3.14 1,000,000 0x1fA and a2b3c  two   blanks\t\ttabs \t \n\n"
-    " \n  \r\n\r\nlines \n x\n\n\ny   \n    if (a[i++] != b->c) { return ~f(x, &y) | z^2; } /* #%$@`'' */ <tag attr=\"1\">...</tag>"
-    " snake_case camelCase UPPER!!!Word ?why (paren)[bracket]{brace} e-mail@host.org http://a.b/c?d=e&f=g 50% \302\24399 "
-    "\342\202\254100 na\303\257ve \303\211COLE stra\303\237e \316\221\316\262\316\263 \320\237\321\200\320\270\320\262\320\265\321\202 "
-    "\344\275\240\345\245\275\357\274\214\344\270\226\347\225\214\343\200\202123\344\270\255abc\343\201\223\343\202\223\343\201\253\343\201\241\343\201\257 "
-    "\343\202\253\343\202\277\343\202\253\343\203\212\343\203\274 \355\225\234\352\265\255\354\226\264 \331\205\330\261\330\255\330\250\330\247 "
-    "\340\244\250\340\244\256\340\244\270\340\245\215\340\244\244\340\245\207 \360\237\232\200\360\237\217\275\342\200\215\342\231\200\357\270\217 "
-    "\302\240\342\200\203\343\200\200x e\314\201 \302\275 \342\205\243 '''' \"\"\"\" ..,,--__ 's 'S 'RE n'T\n ";
+    "It's what HE'LL say: \"don't\"; we've you're I'm I'd he'll IT'S DON'T WE'VE YOU'RE I'M I'D x's'd'll'm 1 12 123 "
+    "1234 12345678 3.14 1,000,000 0x1fA and a2b3c  two   blanks\t\ttabs \t \n\n"
+    " \n  \r\n\r\nlines \n x\n\n\ny   \n    if (a[i++] != b->c) { return ~f(x, &y) | z^2; } /* #%$@`'' */ <tag "
+    "attr=\"1\">...</tag> snake_case camelCase UPPER!!!Word ?why (paren)[bracket]{brace} e-mail@host.org "
+    "http://a.b/c?d=e&f=g 50% \302\24399 \342\202\254100 na\303\257ve \303\211COLE stra\303\237e "
+    "\316\221\316\262\316\263 \320\237\321\200\320\270\320\262\320\265\321\202 "
+    "\344\275\240\345\245\275\357\274\214\344\270\226\347\225\214\343\200\202123\344\270\255abc\343\201\223\343\202\223"
+    "\343\201\253\343\201\241\343\201\257 \343\202\253\343\202\277\343\202\253\343\203\212\343\203\274 "
+    "\355\225\234\352\265\255\354\226\264 \331\205\330\261\330\255\330\250\330\247 "
+    "\340\244\250\340\244\256\340\244\270\340\245\215\340\244\244\340\245\207 "
+    "\360\237\232\200\360\237\217\275\342\200\215\342\231\200\357\270\217 \302\240\342\200\203\343\200\200x e\314\201 "
+    "\302\275 \342\205\243 '''' \"\"\"\" ..,,--__ 's 'S 'RE n'T\n ";
 
-static int same(const struct vb_tokenizer *a, const struct vb_tokenizer *b, const char *text, size_t size, int *equal, vb_error *err)
+static int same(const struct vb_tokenizer *a, const struct vb_tokenizer *b, const char *text, size_t size, int *equal,
+                vb_error *err)
 {
     int32_t *x = NULL, *y = NULL;
     size_t n = 0, m = 0;

@@ -38,10 +38,13 @@ static int take_new(struct vb_trainer *t, const struct trainer_eagle *o, vb_erro
     e->eps = (float)t->c->rms_norm_eps;
     e->norms = e->version == 3 ? o->norms : (struct eagle_norms){0};
     if (!e->H || e->H % e->G || e->D < 2 || e->D % 2 || e->D > ROPE_MAX_DIM)
-        return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE head with %zu attention heads of %zu numbers and %zu groups, wanted heads that the groups divide, and an even number up to %d",
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "an EAGLE head with %zu attention heads of %zu numbers and %zu groups, wanted heads that the "
+                       "groups divide, and an even number up to %d",
                        e->H, e->D, e->G, ROPE_MAX_DIM);
     if (e->norms.norm_before_fc && e->norms.fc_norm)
-        return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE-3 head with norm_before_fc and fc_norm, wanted at most one of them");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "an EAGLE-3 head with norm_before_fc and fc_norm, wanted at most one of them");
     rope_init(&e->rope, e->D, 0, t->c->rope_theta, NULL);
     e->embed = t->model->embed_tokens;
     return VB_OK;
@@ -50,8 +53,8 @@ static int take_new(struct vb_trainer *t, const struct trainer_eagle *o, vb_erro
 static void take_sizes(struct train_eagle *e, const struct eagle_head *h)
 {
     const struct config *c = &h->config;
-    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale, c->rope_mscale_all_dim,
-                             (double)c->rope_original_max_position_embeddings};
+    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
+                             c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
     e->d = c->dims.d;
     e->H = c->dims.H;
     e->G = h->groups;
@@ -73,14 +76,17 @@ static int take_vocabulary(struct vb_trainer *t, const int32_t *tokens, vb_error
         return VB_OK;
     if (!e->vocab_size || e->vocab_size > V)
         return vb_fail(err, VB_BAD_ARGUMENT, "a draft vocabulary of %zu tokens, wanted 1 to %zu", e->vocab_size, V);
-    if (!(e->tokens = vb_alloc(&t->allocator, e->vocab_size, sizeof *e->tokens)) || !(e->ids = vb_alloc(&t->allocator, V, sizeof *e->ids)))
+    if (!(e->tokens = vb_alloc(&t->allocator, e->vocab_size, sizeof *e->tokens)) ||
+        !(e->ids = vb_alloc(&t->allocator, V, sizeof *e->ids)))
         return vb_fail(err, VB_NO_MEMORY, "no memory for a draft vocabulary of %zu tokens", e->vocab_size);
     memcpy(e->tokens, tokens, e->vocab_size * sizeof *tokens);
     for (size_t v = 0; v < V; v++)
         e->ids[v] = -1;
     for (size_t i = 0; i < e->vocab_size; i++) {
         if (tokens[i] < 0 || (size_t)tokens[i] >= V || (i && tokens[i] <= tokens[i - 1]))
-            return vb_fail(err, VB_BAD_ARGUMENT, "token %zu of the draft vocabulary is %d, wanted ascending tokens below %zu", i, tokens[i], V);
+            return vb_fail(err, VB_BAD_ARGUMENT,
+                           "token %zu of the draft vocabulary is %d, wanted ascending tokens below %zu", i, tokens[i],
+                           V);
         e->ids[tokens[i]] = (int32_t)i;
     }
     return VB_OK;
@@ -98,18 +104,23 @@ int train_eagle_open(struct vb_trainer *t, const struct trainer_eagle *o, vb_err
                        checkpoint_dir(t->model->checkpoint), t->c->num_hidden_layers);
     t->takes = e->version == 3 ? ROWS_THREE : ROWS_HIDDEN;
     t->width = (e->version == 3 ? 3 : 1) * t->c->dims.d;
-    if (o->dir && ((rc = drafter_check_head(o->dir, e->version, e->version == 3 ? "eagle3" : "eagle", &t->allocator, err)) ||
-                   (rc = eagle_head_open(&e->head, o->dir, e->version, t->model, err))))
+    if (o->dir &&
+        ((rc = drafter_check_head(o->dir, e->version, e->version == 3 ? "eagle3" : "eagle", &t->allocator, err)) ||
+         (rc = eagle_head_open(&e->head, o->dir, e->version, t->model, err))))
         return rc;
     if (e->head)
         take_sizes(e, e->head);
     else if ((rc = take_new(t, o, err)))
         return rc;
     if (t->loss.terms.top != 0 && (size_t)t->loss.terms.top_tokens > e->vocab_size)
-        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, and the EAGLE head has %zu", t->loss.terms.top_tokens, e->vocab_size);
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, and the EAGLE head has %zu",
+                       t->loss.terms.top_tokens, e->vocab_size);
     if ((e->head ? e->head->d2t : o->tokens) && e->version == 3 && t->loss.terms.data != 0 && train_is_soft(t))
-        return vb_fail(err, VB_UNSUPPORTED, "a loss of the text's tokens and of the model's distribution together, and an EAGLE-3 head with a vocabulary of its own; wanted one of the two, or all tokens");
-    e->gqa = (struct gqa){.heads = e->H, .groups = e->G, .dim = e->D, .row = 2 * e->G * e->D, .scale = (float)(1.0 / sqrt((double)e->D))};
+        return vb_fail(err, VB_UNSUPPORTED,
+                       "a loss of the text's tokens and of the model's distribution together, and an EAGLE-3 head with "
+                       "a vocabulary of its own; wanted one of the two, or all tokens");
+    e->gqa = (struct gqa){.heads = e->H, .groups = e->G, .dim = e->D, .row = 2 * e->G * e->D,
+                          .scale = (float)(1.0 / sqrt((double)e->D))};
     return take_vocabulary(t, e->head ? e->head->d2t : o->tokens, err);
 }
 
@@ -131,10 +142,12 @@ void trainer_eagle_look(const struct vb_trainer *t, struct trained_eagle *out)
     *out = (struct trained_eagle){0};
     if (!e)
         return;
-    *out = (struct trained_eagle){.version = e->version, .hidden_size = e->d, .heads = e->H, .groups = e->G, .dim = e->D, .intermediate = e->intermediate,
-                                  .vocab_size = e->vocab_size, .target_vocab = c->dims.V, .target_hidden = c->dims.d, .positions = c->dims.positions,
+    *out = (struct trained_eagle){.version = e->version, .hidden_size = e->d, .heads = e->H, .groups = e->G,
+                                  .dim = e->D, .intermediate = e->intermediate, .vocab_size = e->vocab_size,
+                                  .target_vocab = c->dims.V, .target_hidden = c->dims.d, .positions = c->dims.positions,
                                   .rms_norm_eps = e->head ? e->head->config.rms_norm_eps : c->rms_norm_eps,
-                                  .rope_theta = e->head ? e->head->config.rope_theta : c->rope_theta, .norms = e->norms, .tokens = e->tokens};
+                                  .rope_theta = e->head ? e->head->config.rope_theta : c->rope_theta, .norms = e->norms,
+                                  .tokens = e->tokens};
     config_three_layers(c->num_hidden_layers, out->layer);
 }
 
@@ -186,12 +199,14 @@ int train_eagle_tensors(struct vb_trainer *t, struct maker *b)
     b->is_new = !e->head;
     e->lm_head.w = t->model->lm_head;
     for (size_t n = 0; !rc && (name = config_feature_norm(&e->norms, n)); n++)
-        rc = train_add(b, &e->feature_norms[n], name, 0, e->norms.fc_norm ? t->c->dims.d : t->width, NULL, h->feature_norms[n]);
+        rc = train_add(b, &e->feature_norms[n], name, 0, e->norms.fc_norm ? t->c->dims.d : t->width, NULL,
+                       h->feature_norms[n]);
     for (size_t n = 0; n < sizeof tensors / sizeof *tensors && !rc; n++) {
         const struct eagle_tensor *x = &tensors[n];
         snprintf(b->prefix, sizeof b->prefix, "%s", !x->in_layer ? "" : three ? "midlayer." : "layers.0.");
         if (x->part)
-            rc = train_add(b, x->part, x->name, x->rows, x->cols, x->matrix && x->matrix->data ? x->matrix : NULL, x->vector);
+            rc = train_add(b, x->part, x->name, x->rows, x->cols, x->matrix && x->matrix->data ? x->matrix : NULL,
+                           x->vector);
     }
     e->mlp.g = (struct mlp_gradients){e->mlp.gate.g, e->mlp.up.g, e->mlp.down.g};
     if (!rc && three && !e->head)
@@ -231,7 +246,8 @@ static void carve_depth(struct carver *c, struct eagle_depth *x, const struct vb
 void train_eagle_carve(struct carver *c, struct vb_trainer *t)
 {
     struct train_eagle *e = t->eagle;
-    size_t S = t->room, n = S * e->d, HD = e->H * e->D, GD = e->G * e->D, D = (size_t)t->o.depths, input = e->version == 3 ? 2 * e->d : e->d;
+    size_t S = t->room, n = S * e->d, HD = e->H * e->D, GD = e->G * e->D, D = (size_t)t->o.depths,
+           input = e->version == 3 ? 2 * e->d : e->d;
     e->kv = floats(c, D * S * 2 * GD);
     for (int k = 0; k < t->o.depths; k++)
         carve_depth(c, &e->depth[k], t, k);
@@ -264,9 +280,11 @@ size_t train_eagle_scratch(const struct vb_trainer *t)
     const struct train_eagle *e = t->eagle;
     int threads = t->cx.most_threads;
     size_t S = t->room, widest = max_size(max_size(max_size(2 * e->d, t->width), e->H * e->D), e->intermediate);
-    struct back_gqa back = {.heads = e->H, .groups = e->G, .dim = e->D, .row = e->gqa.row, .depth = (size_t)t->o.depths - 1};
+    struct back_gqa back = {.heads = e->H, .groups = e->G, .dim = e->D, .row = e->gqa.row,
+                            .depth = (size_t)t->o.depths - 1};
     size_t bytes = op_linear_scratch(S, widest);
-    bytes = max_size(bytes, max_size(op_gqa_scratch(&e->gqa, threads), op_back_gqa_scratch(&back, t->longest, threads)));
+    bytes = max_size(bytes,
+                     max_size(op_gqa_scratch(&e->gqa, threads), op_back_gqa_scratch(&back, t->longest, threads)));
     bytes = max_size(bytes, op_back_rmsnorm_scratch(S, max_size(e->d, t->width), threads));
     return max_size(bytes, op_back_mlp_scratch(S, e->intermediate));
 }

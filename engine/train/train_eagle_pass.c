@@ -1,5 +1,5 @@
-/* engine/train/train_eagle_pass.c -- the depths of an EAGLE head, forward and backward. engine/draft/eagle_net.c has the same forward pass for
- * drafting. */
+/* engine/train/train_eagle_pass.c -- the depths of an EAGLE head, forward and backward. engine/draft/eagle_net.c has
+ * the same forward pass for drafting. */
 #include "engine/train/train_eagle.h"
 
 #include <stdio.h>
@@ -50,7 +50,8 @@ static void norm_features(struct vb_trainer *t, size_t S)
     struct train_eagle *e = t->eagle;
     for (size_t i = 0; config_feature_norm(&e->norms, i); i++) {
         const struct train_part *w = &e->feature_norms[i];
-        op_rmsnorm(&t->cx, e->fc_input + i * w->w.cols, t->width, e->features + i * w->w.cols, t->width, train_vector(w), S, w->w.cols, e->eps);
+        op_rmsnorm(&t->cx, e->fc_input + i * w->w.cols, t->width, e->features + i * w->w.cols, t->width,
+                   train_vector(w), S, w->w.cols, e->eps);
     }
 }
 
@@ -196,9 +197,11 @@ void train_eagle_losses(struct vb_trainer *t, struct train_sums *sums, int backw
         for (int k = 0; k < t->o.depths; k++) {
             struct eagle_depth *x = &e->depth[k];
             size_t at = x->first[q] * e->d;
-            struct train_predicted p = {.head = &e->lm_head, .h = x->g + at, .dh = backward ? x->dg + at : NULL, .labels = x->labels + x->first[q],
-                                        .S = train_rows_of(x->first, q), .target = t->rows.first[q] + (size_t)k + 1, .sums = &sums->depth[k],
-                                        .weight = sums->weight[k], .ids = e->ids, .tokens = e->tokens, .outside = &sums->outside[k]};
+            struct train_predicted p = {.head = &e->lm_head, .h = x->g + at, .dh = backward ? x->dg + at : NULL,
+                                        .labels = x->labels + x->first[q], .S = train_rows_of(x->first, q),
+                                        .target = t->rows.first[q] + (size_t)k + 1, .sums = &sums->depth[k],
+                                        .weight = sums->weight[k], .ids = e->ids, .tokens = e->tokens,
+                                        .outside = &sums->outside[k]};
             train_predict(t, &p, train_is_soft(t));
         }
     for (int k = 0; k < t->o.depths; k++)
@@ -207,7 +210,8 @@ void train_eagle_losses(struct vb_trainer *t, struct train_sums *sums, int backw
 
 /* ---- backward ---- */
 
-static void back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, const struct train_part *w, size_t S)
+static void back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x,
+                      const struct train_part *w, size_t S)
 {
     train_back_norm(t, dx, dy, ldy, x, t->eagle->d, w, S, t->eagle->eps);
 }
@@ -218,8 +222,9 @@ static void back_attend(struct vb_trainer *t, int k, size_t q)
     const struct eagle_depth *x = &e->depth[k], *zero = &e->depth[0];
     size_t HD = e->H * e->D, GD = e->G * e->D, at = x->first[q] * HD, from = zero->first[q];
     struct back_gqa_chain chain[VB_MAX_DRAFT];
-    struct back_gqa a = {.heads = e->H, .groups = e->G, .dim = e->D, .row = 2 * GD, .scale = e->gqa.scale, .q = x->q + at, .k = zero->kv + from * 2 * GD,
-                         .v = zero->kv + from * 2 * GD + GD, .dy = e->dheads + at, .dq = e->dq + at, .dk = zero->dk + from * GD, .dv = zero->dv + from * GD,
+    struct back_gqa a = {.heads = e->H, .groups = e->G, .dim = e->D, .row = 2 * GD, .scale = e->gqa.scale,
+                         .q = x->q + at, .k = zero->kv + from * 2 * GD, .v = zero->kv + from * 2 * GD + GD,
+                         .dy = e->dheads + at, .dq = e->dq + at, .dk = zero->dk + from * GD, .dv = zero->dv + from * GD,
                          .continued = 1, .depth = (size_t)k, .chain = chain};
     for (int m = 1; m <= k; m++) {
         const struct eagle_depth *y = &e->depth[m];
@@ -287,7 +292,8 @@ static void back_fc(struct vb_trainer *t, size_t S)
     op_back_linear_x(&t->cx, e->dfc_input, e->dtaken, &e->fc.w, S);
     for (size_t i = 0; config_feature_norm(&e->norms, i); i++) {
         size_t at = i * e->feature_norms[i].w.cols;
-        train_back_norm(t, e->dfeatures + at, e->dfc_input + at, t->width, e->features + at, t->width, &e->feature_norms[i], S, e->eps);
+        train_back_norm(t, e->dfeatures + at, e->dfc_input + at, t->width, e->features + at, t->width,
+                        &e->feature_norms[i], S, e->eps);
     }
 }
 

@@ -1,7 +1,7 @@
 /* engine/train/train_heads.c -- output heads and the losses of their rows.
  *
- * A head that the target and several depths use takes their rows sequence by sequence: those of the target, then those of depth 0, and so
- * on. So the order of the sum does not depend on how the step is cut into micro-batches. */
+ * A head that the target and several depths use takes their rows sequence by sequence: those of the target, then those
+ * of depth 0, and so on. So the order of the sum does not depend on how the step is cut into micro-batches. */
 #include "engine/train/train_internal.h"
 
 #include <math.h>
@@ -28,8 +28,8 @@ static void decode_rows(void *arg, size_t first, size_t count)
         decode_weights(p->out + i * p->w->cols, p->w, p->first + i, 0, p->w->cols);
 }
 
-/* dh [S, d] += dz [S, V] W, as op_back_linear_x computes it. The rows of a quantized W are decoded, some at a time: the sums over them
- * are continued. */
+/* dh [S, d] += dz [S, V] W, as op_back_linear_x computes it. The rows of a quantized W are decoded, some at a time: the
+ * sums over them are continued. */
 static void back_frozen(struct vb_trainer *t, float *dh, const float *dz, const struct weight_view *w, size_t S)
 {
     float *decoded = t->shared.decoded, *some = t->shared.some;
@@ -38,7 +38,10 @@ static void back_frozen(struct vb_trainer *t, float *dh, const float *dz, const 
         op_each_row(&t->cx, n, 4.0 * (double)w->cols, decode_rows, &(struct decoding){w, v, decoded});
         for (size_t s = 0; s < S; s++)
             memcpy(some + s * n, dz + s * w->rows + v, n * sizeof *some);
-        op_back_linear_x(&t->cx, dh, some, &(struct weight_view){.type = WEIGHT_F32, .data = decoded, .rows = n, .cols = w->cols, .stride = w->cols}, S);
+        op_back_linear_x(&t->cx, dh, some,
+                         &(struct weight_view){.type = WEIGHT_F32, .data = decoded, .rows = n, .cols = w->cols,
+                                               .stride = w->cols},
+                         S);
     }
 }
 
@@ -48,7 +51,8 @@ static void target_logits(struct vb_trainer *t, size_t first, size_t n)
     op_linear(&t->cx, t->shared.target_z, t->final + first * t->c->dims.d, &t->head.w, n);
 }
 
-/* The token with the largest logit, and of equal ones that with the lowest id. If a logit is NaN: the last one that is. */
+/* The token with the largest logit, and of equal ones that with the lowest id. If a logit is NaN: the last one that
+ * is. */
 static size_t best_of(const float *z, size_t V)
 {
     size_t best = 0;
@@ -58,15 +62,17 @@ static size_t best_of(const float *z, size_t V)
     return best;
 }
 
-/* The head's id of the best of the target's logits z, or -1. If this is NaN, any id, so that the row has a loss, which is NaN, too. */
+/* The head's id of the best of the target's logits z, or -1. If this is NaN, any id, so that the row has a loss, which
+ * is NaN, too. */
 static int32_t id_of_best(const struct train_predicted *x, const float *z, size_t V)
 {
     size_t best = best_of(z, V);
     return isnan(z[best]) ? 0 : x->ids[best];
 }
 
-/* From tokens to ids of a draft vocabulary. If rows learn from the target, the label is the target's best token instead of the text's, and the target's
- * logits z [n, V] become those of the vocabulary alone; else z is NULL. A row whose label is outside of the vocabulary has no loss. */
+/* From tokens to ids of a draft vocabulary. If rows learn from the target, the label is the target's best token instead
+ * of the text's, and the target's logits z [n, V] become those of the vocabulary alone; else z is NULL. A row whose
+ * label is outside of the vocabulary has no loss. */
 static void narrow(const struct vb_trainer *t, const struct train_predicted *x, float *z, int32_t *labels, size_t n)
 {
     size_t V = t->c->dims.V, count = x->head->w.rows;
@@ -81,7 +87,8 @@ static void narrow(const struct vb_trainer *t, const struct train_predicted *x, 
     }
 }
 
-/* The losses of n rows from row s on, whose logits are z; z becomes their gradient. soft: they learn from the target's logits */
+/* The losses of n rows from row s on, whose logits are z; z becomes their gradient. soft: they learn from the target's
+ * logits */
 static void row_losses(struct vb_trainer *t, const struct train_predicted *x, float *z, size_t s, size_t n, int soft)
 {
     const struct loss_terms *l = &t->loss.terms;
@@ -119,28 +126,31 @@ void train_predict(struct vb_trainer *t, const struct train_predicted *x, int so
 }
 
 /* The rows of the sequences [from, to) of the target (k = -1), or of depth k. */
-static void predict_sequences(struct vb_trainer *t, int k, size_t from, size_t to, struct train_sums *sums, int backward)
+static void predict_sequences(struct vb_trainer *t, int k, size_t from, size_t to, struct train_sums *sums,
+                              int backward)
 {
     struct train_depth *x = k < 0 ? NULL : &t->depth[k];
     const struct train_rows *rows = x ? &x->rows : &t->rows;
     struct soft_sums main = {.data = sums->main};
     size_t first = rows->first[from], at = first * t->c->dims.d;
     float *dh = x ? x->dg : t->dhidden;
-    struct train_predicted p = {.head = x ? &t->mtp[k % t->used].head : &t->head, .h = (x ? x->g : t->hidden) + at, .dh = backward ? dh + at : NULL,
-                                .labels = rows->labels + first, .S = rows->first[to] - first, .target = t->rows.first[from] + (size_t)(k + 1),
+    struct train_predicted p = {.head = x ? &t->mtp[k % t->used].head : &t->head, .h = (x ? x->g : t->hidden) + at,
+                                .dh = backward ? dh + at : NULL, .labels = rows->labels + first,
+                                .S = rows->first[to] - first, .target = t->rows.first[from] + (size_t)(k + 1),
                                 .sums = x ? &sums->depth[k] : &main, .weight = x ? sums->weight[k] : sums->main_weight};
     train_predict(t, &p, x && train_is_soft(t));
     sums->main = main.data;
 }
 
-void train_features(struct vb_trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight)
+void train_features(struct vb_trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed,
+                    float *dhanded, double *sum, float weight)
 {
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences && t->loss.terms.features != 0; q++) {
         size_t at = first[q], S = train_rows_of(first, q);
         if (S)
-            op_smooth_l1(&t->cx, sum, dhanded ? dhanded + at * d : NULL, handed + at * d, train_handed(t, -1) + (t->rows.first[q] + (size_t)(k + 1)) * d,
-                         labels + at, weight, S, d);
+            op_smooth_l1(&t->cx, sum, dhanded ? dhanded + at * d : NULL, handed + at * d,
+                         train_handed(t, -1) + (t->rows.first[q] + (size_t)(k + 1)) * d, labels + at, weight, S, d);
     }
 }
 
@@ -154,5 +164,6 @@ void train_heads(struct vb_trainer *t, struct train_sums *sums, int backward)
         for (int k = t->layers ? -1 : 0; k < t->o.depths; k++)
             predict_sequences(t, k, q, q + n, sums, backward);
     for (int k = 0; k < t->o.depths; k++)
-        train_features(t, k, t->depth[k].rows.first, t->depth[k].rows.labels, train_handed(t, k), NULL, &sums->features[k], 0);
+        train_features(t, k, t->depth[k].rows.first, t->depth[k].rows.labels, train_handed(t, k), NULL,
+                       &sums->features[k], 0);
 }

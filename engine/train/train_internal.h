@@ -1,5 +1,5 @@
-/* engine/train/train_internal.h -- the trainer's own copy of a model: weights with their gradients, and the values of a micro-batch that the
- * backward pass needs. */
+/* engine/train/train_internal.h -- the trainer's own copy of a model: weights with their gradients, and the values of a
+ * micro-batch that the backward pass needs. */
 #ifndef VB_TRAIN_INTERNAL_H
 #define VB_TRAIN_INTERNAL_H
 
@@ -26,7 +26,8 @@ struct train_mlp {
 
 struct train_layer {
     struct train_part input_norm, post_norm;
-    struct train_part q, q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b, o; /* q without q_lora_rank, else q_a, q_a_norm and q_b */
+    struct train_part q, q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b, o; /* q without q_lora_rank, else q_a, q_a_norm and
+                                                                          q_b */
     int is_moe;
     struct train_mlp mlp;        /* dense layers */
     struct train_part router;          /* [E, d] */
@@ -47,11 +48,13 @@ struct train_module {
 /* The rows of the target, or of one depth: rows first[q] .. first[q + 1] - 1 belong to sequence q. */
 struct train_rows {
     size_t S, *first;         /* [sequences + 1] */
-    int32_t *tokens, *labels; /* [S]: tokens whose embeddings they read; tokens that they predict, or -1: they have no loss */
+    int32_t *tokens, *labels; /* [S]: tokens whose embeddings they read; tokens that they predict, or -1: they have no
+                                 loss */
     float *cos_sin;           /* [S, r] */
     struct device_row *places; /* [S] */
     struct timeline *seen;    /* [S] */
-    size_t depth;             /* k: of aligned depths, each row attends to a tail of k rows, those of the depths 1..k at its place */
+    size_t depth;             /* k: of aligned depths, each row attends to a tail of k rows, those of the depths 1..k at
+                                 its place */
     int32_t *tail_slots;      /* [S, k]: their slots; NULL: depths are not aligned */
 };
 /* How many rows belong to sequence q. */
@@ -126,15 +129,18 @@ struct vb_trainer {
     int modules, used; /* the trained model has so many; so many of them are computed */
     struct train_part embed, norm, head;
     struct train_layer *layers; /* NULL if the model is frozen */
-    struct train_module *mtp;   /* [used]; of parallel heads, layer, norm and head are used, and the last two are the trainer's */
+    struct train_module *mtp;   /* [used]; of parallel heads, layer, norm and head are used, and the last two are the
+                                   trainer's */
     struct train_eagle *eagle;  /* NULL unless an EAGLE head is trained (train_eagle.h) */
-    float *tied;                /* [V, d]: with tied embeddings, the gradient as an embedding, until the end of the step; else NULL */
+    float *tied;                /* [V, d]: with tied embeddings, the gradient as an embedding, until the end of the
+                                   step; else NULL */
     struct trained_tensor *tensors; /* in the order of names */
     size_t count;
     struct train_block *blocks;
     int has_gradients;      /* nonzero: the newest trainer_gradients has succeeded */
 
-    /* for micro-batches of up to `room` tokens, with up to `most` sequences, none of which has more than `longest` tokens */
+    /* for micro-batches of up to `room` tokens, with up to `most` sequences, none of which has more than `longest`
+     * tokens */
     size_t room, longest, most;
     void *values;                 /* holds all that follows */
     const struct training_sequence **batch; /* [sequences]: the micro-batch */
@@ -143,8 +149,10 @@ struct vb_trainer {
     struct train_rows rows;       /* of the target */
     struct kept_values *kept;     /* [layers] */
     float *last;                  /* [S, d]: the output of the last layer; only with TRAIN_MODEL */
-    float *hidden;                /* [S, width]: the rows of the frozen model that the part takes; with TRAIN_MODEL, [S, d] after model.norm */
-    float *final;                 /* [S, d]: after model.norm. Perhaps the array `hidden`; NULL if no row learns from the target's logits */
+    float *hidden;                /* [S, width]: the rows of the frozen model that the part takes; with TRAIN_MODEL, [S,
+                                     d] after model.norm */
+    float *final;                 /* [S, d]: after model.norm. Perhaps the array `hidden`; NULL if no row learns from
+                                     the target's logits */
     float *dhidden;               /* [S, d] */
     float *dtrunk;                /* [S, d]: of what parallel heads read, if the model is trained with them */
     struct train_depth *depth;    /* [depths] */
@@ -170,9 +178,10 @@ struct maker {
     size_t room;     /* tensors for which t->tensors has memory */
     vb_error *err;
 };
-/* Adds a trained tensor outside of layers: a matrix, or a vector of `cols` numbers with `rows` 0. Its first values are `matrix` or `vector`, or new
- * ones if both are NULL. */
-int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols, const struct weight_view *matrix, const float *vector);
+/* Adds a trained tensor outside of layers: a matrix, or a vector of `cols` numbers with `rows` 0. Its first values are
+ * `matrix` or `vector`, or new ones if both are NULL. */
+int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols,
+              const struct weight_view *matrix, const float *vector);
 
 /* ---- train_step.c ---- */
 
@@ -193,23 +202,31 @@ int train_reserve(struct vb_trainer *t, size_t tokens, size_t longest, size_t se
 
 /* ---- train_layer.c ---- */
 
-/* If depths are aligned: sets *e from what the forward pass of a depth has kept, and clears its gradients. Later depths continue them. */
-void train_layer_expand(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e);
+/* If depths are aligned: sets *e from what the forward pass of a depth has kept, and clears its gradients. Later depths
+ * continue them. */
+void train_layer_expand(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                        const struct kept_values *k, struct expanded_rows *e);
 /* Computes y [S, d], the output of a layer, from k->x, and sets the other values of *k. */
-void train_layer_forward(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y);
+void train_layer_forward(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                         struct kept_values *k, float *y);
 /* Computes out [S, d], and keeps gate and up [S, i]. It has the bits of op_mlp. product: scratch [S, i] */
-void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S);
+void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up, float *product, const float *x,
+                       const struct train_mlp *w, size_t S);
 /* Adds the experts that the rows chose to l->load. */
 void train_layer_count(struct train_layer *l, const struct kept_values *k, size_t chosen, size_t S);
 /* dx [S, d]: the gradient of the layer's output becomes that of its input. k->gate and k->up are overwritten. */
-void train_layer_back(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx);
+void train_layer_back(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                      const struct kept_values *k, float *dx);
 /* A linear layer and a norm of the trainer: dx is continued, and so is the gradient of the weights if they have one. */
-void train_back_linear(struct vb_trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S);
-void train_back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps);
+void train_back_linear(struct vb_trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w,
+                       size_t S);
+void train_back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx,
+                     const struct train_part *w, size_t S, double eps);
 
 /* ---- train_heads.c ---- */
 
-/* The sum of the target's cross entropies, those of the terms of each depth, and the weights of these sums in the loss. */
+/* The sum of the target's cross entropies, those of the terms of each depth, and the weights of these sums in the
+ * loss. */
 struct train_sums {
     double main;
     struct soft_sums depth[VB_MAX_DRAFT];
@@ -226,28 +243,39 @@ struct train_predicted {
     size_t S, target;    /* target: the row of the target that row 0 learns from, if rows do */
     struct soft_sums *sums;
     float weight;
-    const int32_t *tokens, *ids; /* a vocabulary of the head's own, as in struct train_eagle; NULL: that of the target */
+    const int32_t *tokens, *ids; /* a vocabulary of the head's own, as in struct train_eagle; NULL: that of the
+                                    target */
     int64_t *outside;    /* counts labels outside of it; NULL without one */
 };
 /* Adds the losses of the rows to *sums, and to the gradient of the head. soft: they learn from the target's logits */
 void train_predict(struct vb_trainer *t, const struct train_predicted *x, int soft);
-/* Adds the losses of a micro-batch to *sums. If `backward` is nonzero, also sets t->dhidden and depth[k].dg, and adds to the gradients of
- * the output heads. */
+/* Adds the losses of a micro-batch to *sums. If `backward` is nonzero, also sets t->dhidden and depth[k].dg, and adds
+ * to the gradients of the output heads. */
 void train_heads(struct vb_trainer *t, struct train_sums *sums, int backward);
 /* Whether depth k is the k-th draft of module 0 after a row (CHAIN_ALIGNED). */
 static inline int train_is_aligned(const struct vb_trainer *t) { return !t->eagle && t->loss.chain == CHAIN_ALIGNED; }
 /* Whether rows of depths learn from the logits of the target. */
-static inline int train_is_soft(const struct vb_trainer *t) { return t->loss.terms.soft != 0 || t->loss.terms.top != 0; }
+static inline int train_is_soft(const struct vb_trainer *t)
+{
+    return t->loss.terms.soft != 0 || t->loss.terms.top != 0;
+}
 /* Whether they learn from its logits or its hidden states. */
-static inline int train_learns_from_target(const struct vb_trainer *t) { return train_is_soft(t) || t->loss.terms.features != 0; }
-/* Adds the distances of what depth k hands on from the target's hidden states to *sum, and their gradients to dhanded [S, d] (NULL: not). first and
- * labels are those of its rows. */
-void train_features(struct vb_trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight);
+static inline int train_learns_from_target(const struct vb_trainer *t)
+{
+    return train_is_soft(t) || t->loss.terms.features != 0;
+}
+/* Adds the distances of what depth k hands on from the target's hidden states to *sum, and their gradients to dhanded
+ * [S, d] (NULL: not). first and labels are those of its rows. */
+void train_features(struct vb_trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed,
+                    float *dhanded, double *sum, float weight);
 
 /* ---- train_pass.c ---- */
 
 /* Whether the row that predicts token i has a loss. */
-static inline int train_is_label(const struct training_sequence *s, size_t i) { return !s->loss_mask || s->loss_mask[i]; }
+static inline int train_is_label(const struct training_sequence *s, size_t i)
+{
+    return !s->loss_mask || s->loss_mask[i];
+}
 /* Sets the rows of the target (k = -1) or of depth k, for t->batch. */
 void train_set_rows(struct vb_trainer *t, struct train_rows *rows, int k);
 /* The hidden states that depth k hands on to depth k + 1; k = -1: the target's. */

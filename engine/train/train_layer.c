@@ -1,5 +1,5 @@
-/* engine/train/train_layer.c -- a decoder layer, forward and backward, for all rows of a micro-batch. reference/backward_layers.c has the same
- * in double. */
+/* engine/train/train_layer.c -- a decoder layer, forward and backward, for all rows of a micro-batch.
+ * reference/backward_layers.c has the same in double. */
 #include "engine/train/train_internal.h"
 
 #include <string.h>
@@ -24,12 +24,14 @@ static void norm(struct vb_trainer *t, float *y, const float *x, const struct tr
     op_rmsnorm(&t->cx, y, w->w.cols, x, w->w.cols, train_vector(w), S, w->w.cols, eps);
 }
 
-void train_back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps)
+void train_back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx,
+                     const struct train_part *w, size_t S, double eps)
 {
     op_back_rmsnorm(&t->cx, dx, w->g, dy, ldy, x, ldx, train_vector(w), S, w->w.cols, (float)eps);
 }
 
-void train_back_linear(struct vb_trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S)
+void train_back_linear(struct vb_trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w,
+                       size_t S)
 {
     op_back_linear_x(&t->cx, dx, dy, &w->w, S);
     if (w->g)
@@ -45,14 +47,17 @@ struct rotation {
     struct cache_rows cache;
 };
 
-static struct kv_layout layout_of(const struct dims *s) { return (struct kv_layout){.type = KV_F32, .latent = s->c, .rope = s->r}; }
+static struct kv_layout layout_of(const struct dims *s)
+{
+    return (struct kv_layout){.type = KV_F32, .latent = s->c, .rope = s->r};
+}
 
 static void rotate_rows(void *arg, size_t first, size_t count)
 {
     const struct rotation *p = arg;
     size_t r = p->cache.layout.rope;
-    op_cache_rows(&p->t->cx, p->q + first * p->cache.ldq, p->k + first * (p->cache.layout.latent + r), p->rows->cos_sin + first * r,
-                  p->rows->places + first, &p->cache, count);
+    op_cache_rows(&p->t->cx, p->q + first * p->cache.ldq, p->k + first * (p->cache.layout.latent + r),
+                  p->rows->cos_sin + first * r, p->rows->places + first, &p->cache, count);
 }
 
 static void rotate_rows_back(void *arg, size_t first, size_t count)
@@ -70,26 +75,32 @@ static void rotate_rows_back(void *arg, size_t first, size_t count)
 static struct rotation rotation_of(const struct vb_trainer *t, const struct train_rows *rows, float *q, float *k)
 {
     const struct dims *s = &t->c->dims;
-    return (struct rotation){t, rows, q, k, {.heads = s->H, .ldq = s->H * (s->n + s->r), .nope = s->n, .rope = &t->rope, .layout = layout_of(s)}};
+    return (struct rotation){t, rows, q, k,
+                             {.heads = s->H, .ldq = s->H * (s->n + s->r), .nope = s->n, .rope = &t->rope,
+                              .layout = layout_of(s)}};
 }
 
-/* The latents of all rows are written to the cache first, in the order of the rows, since each row attends to earlier ones. */
-static void attention(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *out, const float *x)
+/* The latents of all rows are written to the cache first, in the order of the rows, since each row attends to earlier
+ * ones. */
+static void attention(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                      struct kept_values *k, float *out, const float *x)
 {
     const struct dims *s = &t->c->dims;
     size_t S = rows->S;
     struct linear first[] = {{s->q ? k->q_a : k->q, s->q ? &l->q_a.w : &l->q.w, 0}, {k->kv_a, &l->kv_a.w, 0}};
     struct rotation rotation = rotation_of(t, rows, k->q, k->kv_n);
     struct attention a = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c, .w_uk = l->kv_b.w,
-                          .w_uv = weight_rows(&l->kv_b.w, s->n, l->kv_b.w.rows - s->n), .uk_stride = s->n + s->v, .uv_stride = s->n + s->v,
-                          .scale = t->scale, .cache = KV_F32, .tail = rows->tail_slots ? rows->depth : 0, .tail_slots = rows->tail_slots};
+                          .w_uv = weight_rows(&l->kv_b.w, s->n, l->kv_b.w.rows - s->n), .uk_stride = s->n + s->v,
+                          .uv_stride = s->n + s->v, .scale = t->scale, .cache = KV_F32,
+                          .tail = rows->tail_slots ? rows->depth : 0, .tail_slots = rows->tail_slots};
     op_linears(&t->cx, first, 2, x, S);
     if (s->q) {
         norm(t, t->shared.q_n, k->q_a, &l->q_a_norm, S, (float)t->c->latent_eps);
         op_linear(&t->cx, k->q, t->shared.q_n, &l->q_b.w, S);
     }
     memcpy(k->kv_n, k->kv_a, S * (s->c + s->r) * sizeof *k->kv_n);
-    op_rmsnorm(&t->cx, k->kv_n, s->c + s->r, k->kv_n, s->c + s->r, train_vector(&l->kv_a_norm), S, s->c, (float)t->c->latent_eps);
+    op_rmsnorm(&t->cx, k->kv_n, s->c + s->r, k->kv_n, s->c + s->r, train_vector(&l->kv_a_norm), S, s->c,
+               (float)t->c->latent_eps);
     op_each_row(&t->cx, S, 2.0 * (double)rotation.cache.ldq, rotate_rows, &rotation);
     op_expanded(&t->cx, k->heads, k->q, rows->seen, &a, S, t->longest + a.tail);
     op_linear(&t->cx, out, k->heads, &l->o.w, S);
@@ -118,7 +129,8 @@ static void split(struct vb_trainer *t, const struct kept_values *k, struct expa
     op_each_row(&t->cx, S, (double)(t->c->dims.c + t->c->dims.r), split_rows, &splitting);
 }
 
-void train_layer_expand(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e)
+void train_layer_expand(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                        const struct kept_values *k, struct expanded_rows *e)
 {
     const struct dims *s = &t->c->dims;
     split(t, k, e, rows->S);
@@ -134,15 +146,17 @@ static struct back_chain rows_from(const struct dims *s, const struct expanded_r
     return (struct back_chain){e->kv + at * kv, e->k_rope + at * s->r, e->dkv + at * kv, e->dk_rope + at * s->r};
 }
 
-/* From dheads to dq, dkv and dk_rope. Aligned depths have other rows of a sequence than depth 0, and so other places: they are computed sequence by
- * sequence. */
-static void back_heads(struct vb_trainer *t, const struct train_rows *rows, const struct kept_values *k, const struct expanded_rows *e)
+/* From dheads to dq, dkv and dk_rope. Aligned depths have other rows of a sequence than depth 0, and so other places:
+ * they are computed sequence by sequence. */
+static void back_heads(struct vb_trainer *t, const struct train_rows *rows, const struct kept_values *k,
+                       const struct expanded_rows *e)
 {
     const struct dims *s = &t->c->dims;
     const struct train_shared *x = &t->shared;
     size_t query = s->H * (s->n + s->r), heads = s->H * s->v;
-    struct back_attention a = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .scale = t->scale, .q = k->q, .kv = e->kv, .k_rope = e->k_rope,
-                               .dy = x->dheads, .dq = x->dq, .dkv = e->dkv, .dk_rope = e->dk_rope};
+    struct back_attention a = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .scale = t->scale, .q = k->q,
+                               .kv = e->kv, .k_rope = e->k_rope, .dy = x->dheads, .dq = x->dq, .dkv = e->dkv,
+                               .dk_rope = e->dk_rope};
     struct back_chain chain[VB_MAX_DRAFT];
     if (!rows->tail_slots) {
         op_back_attention(&t->cx, &a, rows->first, t->sequences);
@@ -168,8 +182,8 @@ static void back_heads(struct vb_trainer *t, const struct train_rows *rows, cons
 }
 
 /* Adds to dx the gradient of attention's input x; dy is that of its output. */
-static void back_attention(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx,
-                           const float *dy, const float *x)
+static void back_attention(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                           const struct kept_values *k, float *dx, const float *dy, const float *x)
 {
     const struct dims *s = &t->c->dims;
     struct train_shared *y = &t->shared;
@@ -205,9 +219,18 @@ static void back_attention(struct vb_trainer *t, const struct train_layer *l, co
 
 /* ---- feed-forward ---- */
 
-static struct mlp_weights weights_of_mlp(const struct train_mlp *w) { return (struct mlp_weights){&w->gate.w, &w->up.w, &w->down.w}; }
-static struct mlp_weights weights_of_expert(const void *layer, size_t e) { return weights_of_mlp(&((const struct train_layer *)layer)->experts[e]); }
-static const struct mlp_gradients *gradients_of_expert(const void *layer, size_t e) { return &((const struct train_layer *)layer)->experts[e].g; }
+static struct mlp_weights weights_of_mlp(const struct train_mlp *w)
+{
+    return (struct mlp_weights){&w->gate.w, &w->up.w, &w->down.w};
+}
+static struct mlp_weights weights_of_expert(const void *layer, size_t e)
+{
+    return weights_of_mlp(&((const struct train_layer *)layer)->experts[e]);
+}
+static const struct mlp_gradients *gradients_of_expert(const void *layer, size_t e)
+{
+    return &((const struct train_layer *)layer)->experts[e].g;
+}
 
 struct train_activation {
     const struct op_ctx *cx;
@@ -222,7 +245,8 @@ static void activate_rows(void *arg, size_t first, size_t count)
     p->cx->k->silu_mul(p->y + first * p->i, p->gate + first * p->i, p->up + first * p->i, count * p->i);
 }
 
-void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S)
+void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up, float *product, const float *x,
+                       const struct train_mlp *w, size_t S)
 {
     struct train_activation activation = {&t->cx, product, gate, up, w->gate.w.rows};
     op_linears(&t->cx, (struct linear[]){{gate, &w->gate.w, 0}, {up, &w->up.w, 0}}, 2, x, S);
@@ -230,7 +254,8 @@ void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up,
     op_linear(&t->cx, out, product, &w->down.w, S);
 }
 
-static void dense(struct vb_trainer *t, const struct train_mlp *w, struct kept_values *k, float *out, const float *x, size_t S)
+static void dense(struct vb_trainer *t, const struct train_mlp *w, struct kept_values *k, float *out, const float *x,
+                  size_t S)
 {
     train_mlp_forward(t, out, k->gate, k->up, t->shared.product, x, w, S);
 }
@@ -245,7 +270,8 @@ static struct moe_weights experts_of(const struct vb_trainer *t, const struct tr
     return (struct moe_weights){t->c->dims.E, t->c->dims.chosen, t->c->dims.expert, weights_of_expert, l, NULL};
 }
 
-static void experts(struct vb_trainer *t, const struct train_layer *l, struct kept_values *k, float *out, const float *x, size_t S)
+static void experts(struct vb_trainer *t, const struct train_layer *l, struct kept_values *k, float *out,
+                    const float *x, size_t S)
 {
     struct router router = router_of(t, l);
     struct moe_weights experts = experts_of(t, l);
@@ -258,21 +284,24 @@ static void experts(struct vb_trainer *t, const struct train_layer *l, struct ke
     }
 }
 
-static void back_experts(struct vb_trainer *t, const struct train_layer *l, const struct kept_values *k, float *dx, const float *dy, const float *x, size_t S)
+static void back_experts(struct vb_trainer *t, const struct train_layer *l, const struct kept_values *k, float *dx,
+                         const float *dy, const float *x, size_t S)
 {
     struct router router = router_of(t, l);
     struct moe_weights experts = experts_of(t, l);
     struct mlp_weights shared = weights_of_mlp(&l->shared);
     if (t->c->n_shared_experts)
         op_back_mlp(&t->cx, dx, &l->shared.g, NULL, dy, x, k->gate, k->up, NULL, &shared, S);
-    op_back_moe(&t->cx, dx, &(struct moe_gradients){gradients_of_expert, l}, t->shared.dweights, dy, x, k->experts, k->weights, &experts, S);
+    op_back_moe(&t->cx, dx, &(struct moe_gradients){gradients_of_expert, l}, t->shared.dweights, dy, x, k->experts,
+                k->weights, &experts, S);
     op_back_router(&t->cx, t->shared.dscores, t->shared.dweights, k->scores, k->experts, &router, S);
     train_back_linear(t, dx, t->shared.dscores, x, &l->router, S);
 }
 
 /* ---- the layer ---- */
 
-void train_layer_forward(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y)
+void train_layer_forward(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                         struct kept_values *k, float *y)
 {
     size_t S = rows->S, n = S * t->c->dims.d;
     float eps = (float)t->c->rms_norm_eps, *normed = t->shared.normed, *delta = t->shared.delta;
@@ -295,7 +324,8 @@ void train_layer_count(struct train_layer *l, const struct kept_values *k, size_
         l->load[k->experts[i]]++;
 }
 
-void train_layer_back(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx)
+void train_layer_back(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
+                      const struct kept_values *k, float *dx)
 {
     size_t S = rows->S, d = t->c->dims.d;
     float eps = (float)t->c->rms_norm_eps, *normed = t->shared.normed, *dnormed = t->shared.dnormed;

@@ -1,4 +1,5 @@
-/* engine/train/train_pass.c -- the target and the depths of a micro-batch, forward and backward (docs/SEMANTICS.md, "MTP module k"). */
+/* engine/train/train_pass.c -- the target and the depths of a micro-batch, forward and backward (docs/SEMANTICS.md,
+ * "MTP module k"). */
 #include "engine/train/train_internal.h"
 
 #include <string.h>
@@ -17,7 +18,8 @@ static size_t shift_of(const struct vb_trainer *t, int k)
     return k < 0 ? 0 : train_is_aligned(t) ? (size_t)(k + by_token) : by_token ? (size_t)(k + 1) : 0;
 }
 
-/* Row s of an aligned depth is row i of sequence q: it attends to the rows 0..i of depth 0, and to row i of the depths 1..k. */
+/* Row s of an aligned depth is row i of sequence q: it attends to the rows 0..i of depth 0, and to row i of the depths
+ * 1..k. */
 static void align(const struct vb_trainer *t, struct train_rows *rows, size_t s, size_t q, size_t i)
 {
     rows->places[s].slot = (int32_t)(rows->depth * t->room + s);
@@ -36,7 +38,8 @@ void train_set_rows(struct vb_trainer *t, struct train_rows *rows, int k)
             rows->tokens[s] = x->tokens[i + ahead];
             rows->labels[s] = train_is_label(x, i + ahead + 1) ? x->tokens[i + ahead + 1] : -1;
             memcpy(rows->cos_sin + s * r, t->angles + (i + shift) * r, r * sizeof *rows->cos_sin);
-            rows->places[s] = (struct device_row){.rows = t->shared.cache, .slot = (int32_t)s, .query_scale = config_query_scale(t->c, (int)(i + shift))};
+            rows->places[s] = (struct device_row){.rows = t->shared.cache, .slot = (int32_t)s,
+                                                  .query_scale = config_query_scale(t->c, (int)(i + shift))};
             rows->seen[s] = (struct timeline){t->shared.cache, t->shared.slots + rows->first[q], i + 1};
             if (rows->tail_slots)
                 align(t, rows, s, q, i);
@@ -50,7 +53,10 @@ struct taking {
     const struct train_rows *from, *to;
 };
 
-static struct taking taking_of(const struct vb_trainer *t, int k) { return (struct taking){k ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows}; }
+static struct taking taking_of(const struct vb_trainer *t, int k)
+{
+    return (struct taking){k ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows};
+}
 
 /* ---- forward ---- */
 
@@ -79,7 +85,8 @@ static void depth_forward(struct vb_trainer *t, int k)
     struct taking taking = taking_of(t, k);
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences; q++)
-        memcpy(x->taken + taking.to->first[q] * d, train_handed(t, k - 1) + taking.from->first[q] * d, train_rows_of(taking.to->first, q) * d * sizeof *x->taken);
+        memcpy(x->taken + taking.to->first[q] * d, train_handed(t, k - 1) + taking.from->first[q] * d,
+               train_rows_of(taking.to->first, q) * d * sizeof *x->taken);
     combine(t, x, w);
     op_linear(&t->cx, x->kept.x, t->shared.concat, &w->eh_proj.w, x->rows.S);
     train_layer_forward(t, &w->layer, &x->rows, &x->kept, x->y);
@@ -107,7 +114,8 @@ static void give_back(struct vb_trainer *t, float *dx, int k)
     struct taking taking = taking_of(t, k);
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences; q++)
-        op_add(&t->cx, dx + taking.from->first[q] * d, t->shared.dtaken + taking.to->first[q] * d, train_rows_of(taking.to->first, q) * d);
+        op_add(&t->cx, dx + taking.from->first[q] * d, t->shared.dtaken + taking.to->first[q] * d,
+               train_rows_of(taking.to->first, q) * d);
 }
 
 /* Sets dtaken. On entry, it is that of depth k + 1. */
@@ -137,7 +145,8 @@ static void depth_back(struct vb_trainer *t, int k, const struct train_sums *sum
     train_back_norm(t, x->dembed, y->dconcat + (swapped ? d : 0), 2 * d, y->embedding, d, &w->enorm, S, eps);
 }
 
-static void embed_back(struct vb_trainer *t, float *g, const struct train_rows *rows, const float *dx, size_t from, size_t to)
+static void embed_back(struct vb_trainer *t, float *g, const struct train_rows *rows, const float *dx, size_t from,
+                       size_t to)
 {
     size_t first = rows->first[from], d = t->c->dims.d;
     if (g)
@@ -172,7 +181,8 @@ void train_backward(struct vb_trainer *t, const struct train_sums *sums)
             t->o.heads ? train_parallel_back(t, k) : depth_back(t, k, sums);
     if (t->layers) {
         float *dx = t->shared.dx;
-        size_t trunk = t->o.heads ? t->c->dims.layers - !t->heads.after_last : SIZE_MAX; /* dtrunk is of the output of so many layers */
+        size_t trunk = t->o.heads ? t->c->dims.layers - !t->heads.after_last : SIZE_MAX; /* dtrunk is of the output of
+                                                                                            so many layers */
         memset(dx, 0, S * d * sizeof *dx);
         if (trunk == t->c->dims.layers)
             op_add(&t->cx, dx, t->dtrunk, S * d);

@@ -12,28 +12,34 @@
 /* Fewer tokens than these have no row: the target's loss wants two tokens, that of depth 0 three. */
 static size_t fewest(const struct vb_trainer *t) { return t->layers ? 2 : 3; }
 
-static int check_sequences(const struct vb_trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
+static int check_sequences(const struct vb_trainer *t, const struct training_sequence *sequences, size_t count,
+                           vb_error *err)
 {
     size_t width;
     int final;
     trainer_takes(t, &width, &final);
     for (size_t q = 0; q < count; q++) {
         if (sequences[q].count > t->c->dims.positions)
-            return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has %zu tokens, wanted at most max_position_embeddings, which is %zu", q,
+            return vb_fail(err, VB_BAD_ARGUMENT,
+                           "sequence %zu has %zu tokens, wanted at most max_position_embeddings, which is %zu", q,
                            sequences[q].count, t->c->dims.positions);
         if (sequences[q].hidden && t->layers)
-            return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has hidden states, and the whole model is trained, which computes its own", q);
+            return vb_fail(err, VB_BAD_ARGUMENT,
+                           "sequence %zu has hidden states, and the whole model is trained, which computes its own", q);
         if (sequences[q].hidden && final && !sequences[q].final)
-            return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has rows that the part reads, but none after model.norm, which it learns from", q);
+            return vb_fail(err, VB_BAD_ARGUMENT,
+                           "sequence %zu has rows that the part reads, but none after model.norm, which it learns from",
+                           q);
         for (size_t i = 0; i < sequences[q].count; i++)
             if (sequences[q].tokens[i] < 0 || (size_t)sequences[q].tokens[i] >= t->c->dims.V)
-                return vb_fail(err, VB_BAD_ARGUMENT, "token %zu of sequence %zu is %d, the vocabulary has %zu", i, q, sequences[q].tokens[i],
-                               t->c->dims.V);
+                return vb_fail(err, VB_BAD_ARGUMENT, "token %zu of sequence %zu is %d, the vocabulary has %zu", i, q,
+                               sequences[q].tokens[i], t->c->dims.V);
     }
     return VB_OK;
 }
 
-static void count_rows(const struct vb_trainer *t, struct training_losses *losses, const struct training_sequence *sequences, size_t count)
+static void count_rows(const struct vb_trainer *t, struct training_losses *losses,
+                       const struct training_sequence *sequences, size_t count)
 {
     for (size_t q = 0; q < count; q++)
         for (size_t i = 1; i < sequences[q].count; i++) {
@@ -44,12 +50,18 @@ static void count_rows(const struct vb_trainer *t, struct training_losses *losse
         }
 }
 
-/* Whether depths take turns with the gradients of a module or, if parallel heads are trained with the model, of model.norm. */
-static int takes_turns(const struct vb_trainer *t) { return t->o.heads ? t->layers != NULL : t->o.depths > (t->eagle ? 1 : t->used); }
+/* Whether depths take turns with the gradients of a module or, if parallel heads are trained with the model, of
+ * model.norm. */
+static int takes_turns(const struct vb_trainer *t)
+{
+    return t->o.heads ? t->layers != NULL : t->o.depths > (t->eagle ? 1 : t->used);
+}
 
-/* Returns how many sequences from number `first` on are computed together, and sets *tokens to the number of their tokens. If depths take turns,
- * each sequence is computed alone, so that the order of the sums does not depend on the cut. */
-static size_t cut(const struct vb_trainer *t, const struct training_sequence *sequences, size_t first, size_t count, size_t *tokens)
+/* Returns how many sequences from number `first` on are computed together, and sets *tokens to the number of their
+ * tokens. If depths take turns, each sequence is computed alone, so that the order of the sums does not depend on the
+ * cut. */
+static size_t cut(const struct vb_trainer *t, const struct training_sequence *sequences, size_t first, size_t count,
+                  size_t *tokens)
 {
     size_t n = first;
     *tokens = 0;
@@ -83,7 +95,8 @@ int train_is_finite(const float *x, size_t n)
     return 1;
 }
 
-/* Returns the number of the first layer whose output is not finite, or -1. MTP depth k counts as layer num_hidden_layers + k. */
+/* Returns the number of the first layer whose output is not finite, or -1. MTP depth k counts as layer
+ * num_hidden_layers + k. */
 static int bad_layer(const struct vb_trainer *t)
 {
     size_t layers = t->layers ? t->c->dims.layers : 0, d = t->c->dims.d;
@@ -109,7 +122,10 @@ static void find_bad_layer(const struct vb_trainer *t, char *where, size_t size)
     if (took_bad_rows(t))
         snprintf(where, size, "the first numbers that are not finite are rows of the frozen model");
     else if (layer >= 0)
-        snprintf(where, size, "the first output that is not finite is that of %s %d", layer < L ? "layer" : t->o.heads ? "parallel head" : "MTP layer",
+        snprintf(where, size, "the first output that is not finite is that of %s %d",
+                 layer < L ? "layer"
+                 : t->o.heads ? "parallel head"
+                 : "MTP layer",
                  layer >= L && t->o.heads ? layer - L : layer);
 }
 
@@ -119,7 +135,8 @@ static int not_finite(const struct vb_trainer *t, vb_error *err)
     (t->eagle ? train_eagle_where : find_bad_layer)(t, where, sizeof where);
     for (size_t i = 0; i < t->count; i++)
         if (!train_is_finite(t->tensors[i].w, t->tensors[i].rows * t->tensors[i].cols))
-            return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s, and %s has a weight that is not", where, t->tensors[i].name);
+            return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s, and %s has a weight that is not", where,
+                           t->tensors[i].name);
     return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s", where);
 }
 
@@ -129,8 +146,8 @@ static int not_finite(const struct vb_trainer *t, vb_error *err)
 static double depth_loss(const struct vb_trainer *t, const struct soft_sums *x, double features)
 {
     const struct loss_terms *l = &t->loss.terms;
-    return (l->data != 0 ? l->data * x->data : 0) + (l->soft != 0 ? l->soft * x->soft : 0) + (l->top != 0 ? l->top * x->top : 0) +
-           (l->features != 0 ? l->features * features : 0);
+    return (l->data != 0 ? l->data * x->data : 0) + (l->soft != 0 ? l->soft * x->soft : 0) +
+           (l->top != 0 ? l->top * x->top : 0) + (l->features != 0 ? l->features * features : 0);
 }
 
 static int micro_batch(struct vb_trainer *t, struct train_sums *sums, int backward, vb_error *err)
@@ -189,7 +206,8 @@ static void set_losses(const struct vb_trainer *t, struct training_losses *losse
     losses->total = t->loss.main * losses->main;
     for (int k = 0; k < t->o.depths; k++) {
         double rows = losses->depth_rows[k] ? (double)losses->depth_rows[k] : 1;
-        struct soft_sums x = {sums->depth[k].data / rows, sums->depth[k].soft / rows, sums->depth[k].top / rows, sums->depth[k].entropy / rows};
+        struct soft_sums x = {sums->depth[k].data / rows, sums->depth[k].soft / rows, sums->depth[k].top / rows,
+                              sums->depth[k].entropy / rows};
         losses->terms[k] = (struct training_terms){x.data, x.soft, x.top, sums->features[k] / rows, x.entropy};
         losses->by_depth[k] = depth_loss(t, &x, losses->terms[k].features);
         losses->total += t->loss.depth[k] * losses->by_depth[k];
@@ -197,7 +215,8 @@ static void set_losses(const struct vb_trainer *t, struct training_losses *losse
     }
 }
 
-static int run(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
+static int run(struct vb_trainer *t, const struct training_sequence *sequences, size_t count,
+               struct training_losses *losses, int backward, vb_error *err)
 {
     struct train_sums sums = {0};
     size_t n, tokens;
@@ -205,7 +224,10 @@ static int run(struct vb_trainer *t, const struct training_sequence *sequences, 
     *losses = (struct training_losses){0};
     count_rows(t, losses, sequences, count);
     if (!rc && !losses->rows && !losses->depth_rows[0])
-        rc = vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %zu has a token to predict, wanted at least %zu tokens in one, and labels in its loss mask", count, fewest(t));
+        rc = vb_fail(err, VB_BAD_ARGUMENT,
+                     "no sequence of the %zu has a token to predict, wanted at least %zu tokens in one, and labels in "
+                     "its loss mask",
+                     count, fewest(t));
     if (rc || (rc = reserve(t, sequences, count, err)))
         return rc;
     set_weights(t, losses, &sums);
@@ -234,7 +256,8 @@ static void give_rows(const struct vb_trainer *t, float *to, const float *from, 
     memset(to + computed * width, 0, (count - computed) * width * sizeof *to);
 }
 
-static int rows(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
+static int rows(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden,
+                float *const *final, vb_error *err)
 {
     size_t n, tokens;
     int rc = check_sequences(t, sequences, count, err);
@@ -256,11 +279,14 @@ static int rows(struct vb_trainer *t, const struct training_sequence *sequences,
     return rc;
 }
 
-int trainer_rows(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
+int trainer_rows(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden,
+                 float *const *final, vb_error *err)
 {
     for (size_t q = 0; q < count; q++)
         if (t->layers || sequences[q].hidden || sequences[q].count < fewest(t))
-            return vb_fail(err, VB_BAD_ARGUMENT, "the rows of sequence %zu are not those of a frozen model, are given, or are fewer than %zu", q, fewest(t));
+            return vb_fail(err, VB_BAD_ARGUMENT,
+                           "the rows of sequence %zu are not those of a frozen model, are given, or are fewer than %zu",
+                           q, fewest(t));
     struct fpenv env = fpenv_enter();
     train_threads(t);
     int rc = rows(t, sequences, count, hidden, final, err);
@@ -268,7 +294,8 @@ int trainer_rows(struct vb_trainer *t, const struct training_sequence *sequences
     return rc;
 }
 
-static int compute(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
+static int compute(struct vb_trainer *t, const struct training_sequence *sequences, size_t count,
+                   struct training_losses *losses, int backward, vb_error *err)
 {
     struct fpenv env = fpenv_enter();
     train_threads(t);
@@ -279,12 +306,14 @@ static int compute(struct vb_trainer *t, const struct training_sequence *sequenc
     return rc;
 }
 
-int trainer_gradients(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+int trainer_gradients(struct vb_trainer *t, const struct training_sequence *sequences, size_t count,
+                      struct training_losses *losses, vb_error *err)
 {
     return compute(t, sequences, count, losses, 1, err);
 }
 
-int trainer_losses(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+int trainer_losses(struct vb_trainer *t, const struct training_sequence *sequences, size_t count,
+                   struct training_losses *losses, vb_error *err)
 {
     return compute(t, sequences, count, losses, 0, err);
 }

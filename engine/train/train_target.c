@@ -1,5 +1,5 @@
-/* engine/train/train_target.c -- the rows of the frozen model that the trained part reads and learns from. They have the bits of the engine with
- * --prefill expanded. */
+/* engine/train/train_target.c -- the rows of the frozen model that the trained part reads and learns from. They have
+ * the bits of the engine with --prefill expanded. */
 #include "engine/train/train_internal.h"
 
 #include <string.h>
@@ -87,16 +87,18 @@ int train_takes_final(const struct vb_trainer *t)
     return t->layers || t->takes == ROWS_HIDDEN || (t->takes == ROWS_FEATURES && !t->c->conventions.value[MAIN_HIDDEN]);
 }
 
-/* t->final from n rows that the part takes, from row `first` on, if these have the residual stream after the last layer. */
+/* t->final from n rows that the part takes, from row `first` on, if these have the residual stream after the last
+ * layer. */
 static void norm_rows(struct vb_trainer *t, size_t first, size_t n)
 {
     size_t d = t->c->dims.d, after = t->takes == ROWS_TWO ? d : 0;
     if (t->final && t->final != t->hidden && t->takes != ROWS_THREE)
-        op_rmsnorm(&t->cx, t->final + first * d, d, t->hidden + first * t->width + after, t->width, t->model->norm, n, d, (float)t->c->rms_norm_eps);
+        op_rmsnorm(&t->cx, t->final + first * d, d, t->hidden + first * t->width + after, t->width, t->model->norm, n,
+                   d, (float)t->c->rms_norm_eps);
 }
 
-/* No row of the part reads or learns from the last row of a sequence. The one before it predicts the last token: no row reads it, but rows may
- * learn from it. */
+/* No row of the part reads or learns from the last row of a sequence. The one before it predicts the last token: no row
+ * reads it, but rows may learn from it. */
 size_t train_unread(const struct vb_trainer *t) { return train_learns_from_target(t) ? 1 : 2; }
 
 int train_target(struct vb_trainer *t, vb_error *err)
@@ -118,7 +120,8 @@ int train_target(struct vb_trainer *t, vb_error *err)
         }
         struct kvcache *cache = &t->target->caches[q];
         for (size_t i = 0; i + unread < s->count; i++) {
-            struct row row = {.cache = cache, .token = s->tokens[i], .slot = kvcache_append(cache), .index = (int32_t)i, .position = (int32_t)i, .expanded = 1};
+            struct row row = {.cache = cache, .token = s->tokens[i], .slot = kvcache_append(cache), .index = (int32_t)i,
+                              .position = (int32_t)i, .expanded = 1};
             t->target->list[t->target->rows] = row;
             t->target->to[t->target->rows++] = first + i;
             if (t->target->rows == ROWS)

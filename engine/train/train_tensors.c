@@ -1,4 +1,5 @@
-/* engine/train/train_tensors.c -- the trainer's weights: which tensors it trains, their names, and their first values. */
+/* engine/train/train_tensors.c -- the trainer's weights: which tensors it trains, their names, and their first
+ * values. */
 #include "engine/train/train_eagle.h"
 
 #include <math.h>
@@ -53,7 +54,10 @@ void trainer_initial(float *w, const char *name, size_t rows, size_t cols, int d
         a = 0.0f;
     for (size_t i = 0; i < rows * cols; i++) {
         if (i % 4 == 0 && dimensions == 2)
-            philox4x32(word, (uint32_t[]){(uint32_t)(i / 4), (uint32_t)((uint64_t)i >> 34), (uint32_t)hash, (uint32_t)(hash >> 32)}, key);
+            philox4x32(word,
+                       (uint32_t[]){(uint32_t)(i / 4), (uint32_t)((uint64_t)i >> 34), (uint32_t)hash,
+                                    (uint32_t)(hash >> 32)},
+                       key);
         if (dimensions == 2)
             w[i] = a * (2.0f * ((float)(word[i % 4] >> 8) * 0x1p-24f) - 1.0f);
         else
@@ -91,9 +95,10 @@ static int grow(struct maker *b)
     return VB_OK;
 }
 
-/* Adds a tensor, with its first values. `part` is the middle of its name. Without gradients, it is a state like the router's bias. */
-static int add(struct maker *b, struct trained_tensor **out, const char *part, size_t rows, size_t cols, int dimensions, int gradients,
-               const struct first_values *from)
+/* Adds a tensor, with its first values. `part` is the middle of its name. Without gradients, it is a state like the
+ * router's bias. */
+static int add(struct maker *b, struct trained_tensor **out, const char *part, size_t rows, size_t cols, int dimensions,
+               int gradients, const struct first_values *from)
 {
     int rc = grow(b);
     size_t n = rows * cols;
@@ -102,40 +107,49 @@ static int add(struct maker *b, struct trained_tensor **out, const char *part, s
     struct trained_tensor *x = *out = &b->t->tensors[b->t->count];
     char name[TENSOR_MAX_NAME + 1];
     snprintf(name, sizeof name, "%s%s", b->prefix, part);
-    *x = (struct trained_tensor){.rows = rows, .cols = cols, .dimensions = dimensions, .decays = dimensions == 2, .is_new = from->is_new};
+    *x = (struct trained_tensor){.rows = rows, .cols = cols, .dimensions = dimensions, .decays = dimensions == 2,
+                                 .is_new = from->is_new};
     if (!(x->name = take(b, strlen(name) + 1, 1)) || !(x->w = take(b, n, sizeof *x->w)))
         return VB_NO_MEMORY;
     memcpy((char *)x->name, name, strlen(name) + 1);
-    if (gradients && (!(x->g = take(b, n, sizeof *x->g)) || !(x->m = take(b, n, sizeof *x->m)) || !(x->v = take(b, n, sizeof *x->v))))
+    if (gradients && (!(x->g = take(b, n, sizeof *x->g)) || !(x->m = take(b, n, sizeof *x->m)) ||
+                      !(x->v = take(b, n, sizeof *x->v))))
         return VB_NO_MEMORY;
     b->t->count++;
     fill(b, x, from);
     return VB_OK;
 }
 
-static int add_part(struct maker *b, struct train_part *out, const char *part, size_t rows, size_t cols, int dimensions, const struct first_values *from)
+static int add_part(struct maker *b, struct train_part *out, const char *part, size_t rows, size_t cols, int dimensions,
+                    const struct first_values *from)
 {
     struct trained_tensor *x;
     int rc = add(b, &x, part, rows, cols, dimensions, 1, from);
     if (!rc)
-        *out = (struct train_part){{.type = WEIGHT_F32, .data = x->w, .rows = rows, .cols = cols, .stride = cols}, x->g};
+        *out = (struct train_part){{.type = WEIGHT_F32, .data = x->w, .rows = rows, .cols = cols, .stride = cols},
+                                   x->g};
     return rc;
 }
 
 /* `w` or `v`: where the model has it. It is not read if the layer is new. */
-static int matrix(struct maker *b, struct train_part *out, const char *part, size_t rows, size_t cols, const struct weight_view *w)
+static int matrix(struct maker *b, struct train_part *out, const char *part, size_t rows, size_t cols,
+                  const struct weight_view *w)
 {
-    return add_part(b, out, part, rows, cols, 2, &(struct first_values){.matrix = b->is_new ? NULL : w, .is_new = b->is_new || b->copied});
+    return add_part(b, out, part, rows, cols, 2,
+                    &(struct first_values){.matrix = b->is_new ? NULL : w, .is_new = b->is_new || b->copied});
 }
 
-int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols, const struct weight_view *matrix, const float *vector)
+int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols,
+              const struct weight_view *matrix, const float *vector)
 {
-    return add_part(b, out, name, rows ? rows : 1, cols, rows ? 2 : 1, &(struct first_values){.matrix = matrix, .vector = vector, .is_new = b->is_new});
+    return add_part(b, out, name, rows ? rows : 1, cols, rows ? 2 : 1,
+                    &(struct first_values){.matrix = matrix, .vector = vector, .is_new = b->is_new});
 }
 
 static int vector(struct maker *b, struct train_part *out, const char *part, size_t n, const float *v)
 {
-    return add_part(b, out, part, 1, n, 1, &(struct first_values){.vector = b->is_new ? NULL : v, .is_new = b->is_new || b->copied});
+    return add_part(b, out, part, 1, n, 1,
+                    &(struct first_values){.vector = b->is_new ? NULL : v, .is_new = b->is_new || b->copied});
 }
 
 /* ---- layers ---- */
@@ -146,14 +160,16 @@ static int attention(struct maker *b, struct train_layer *l, const struct mla *a
     size_t query = s->H * (s->n + s->r), kv = s->H * (s->n + s->v);
     int rc = VB_OK;
     if (!b->is_new && (a->uk_transposed || a->uk_stride != s->n + s->v || a->w_uk.rows != kv))
-        return vb_fail(b->err, VB_UNSUPPORTED, "%s: W_UK and W_UV of %sself_attn are two tensors, and training wants one tensor kv_b_proj",
+        return vb_fail(b->err, VB_UNSUPPORTED,
+                       "%s: W_UK and W_UV of %sself_attn are two tensors, and training wants one tensor kv_b_proj",
                        checkpoint_dir(b->m->checkpoint), b->prefix);
     if (!s->q)
         rc = matrix(b, &l->q, "self_attn.q_proj.weight", query, s->d, &a->q_proj);
     else if (!(rc = matrix(b, &l->q_a, "self_attn.q_a_proj.weight", s->q, s->d, &a->q_a_proj)) &&
              !(rc = vector(b, &l->q_a_norm, "self_attn.q_a_layernorm.weight", s->q, a->q_a_layernorm)))
         rc = matrix(b, &l->q_b, "self_attn.q_b_proj.weight", query, s->q, &a->q_b_proj);
-    if (rc || (rc = matrix(b, &l->kv_a, "self_attn.kv_a_proj_with_mqa.weight", s->c + s->r, s->d, &a->kv_a_proj_with_mqa)) ||
+    if (rc ||
+        (rc = matrix(b, &l->kv_a, "self_attn.kv_a_proj_with_mqa.weight", s->c + s->r, s->d, &a->kv_a_proj_with_mqa)) ||
         (rc = vector(b, &l->kv_a_norm, "self_attn.kv_a_layernorm.weight", s->c, a->kv_a_layernorm)) ||
         (rc = matrix(b, &l->kv_b, "self_attn.kv_b_proj.weight", kv, s->c, &a->w_uk)))
         return rc;
@@ -169,7 +185,8 @@ static int feed_forward(struct maker *b, struct train_mlp *w, const char *part, 
     snprintf(gate, sizeof gate, "%s.gate_proj.weight", part);
     snprintf(up, sizeof up, "%s.up_proj.weight", part);
     snprintf(down, sizeof down, "%s.down_proj.weight", part);
-    if ((rc = matrix(b, &w->gate, gate, width, d, &from->gate_proj)) || (rc = matrix(b, &w->up, up, width, d, &from->up_proj)) ||
+    if ((rc = matrix(b, &w->gate, gate, width, d, &from->gate_proj)) ||
+        (rc = matrix(b, &w->up, up, width, d, &from->up_proj)) ||
         (rc = matrix(b, &w->down, down, d, width, &from->down_proj)))
         return rc;
     w->g = (struct mlp_gradients){w->gate.g, w->up.g, w->down.g};
@@ -188,7 +205,8 @@ static int experts(struct maker *b, struct train_layer *l, const struct moe *fro
         return rc ? rc : VB_NO_MEMORY;
     if (c->topk_method == TOPK_NOAUX_TC) {
         if ((rc = add(b, &bias, "mlp.gate.e_score_correction_bias", 1, E, 1, 0,
-                      &(struct first_values){.vector = b->is_new ? NULL : from->e_score_correction_bias, .is_new = b->is_new || b->copied})))
+                      &(struct first_values){.vector = b->is_new ? NULL : from->e_score_correction_bias,
+                                             .is_new = b->is_new || b->copied})))
             return rc;
         l->bias = bias->w;
     }
@@ -216,7 +234,8 @@ static int layer(struct maker *b, struct train_layer *l, int is_moe, const struc
 /* ---- modules ---- */
 
 /* The embedding or the output head of module k: its own, or that of the model. */
-static int end(struct maker *b, struct train_part *out, int *owns, const char *name, int k, const struct train_part *shared, const struct weight_view *stored)
+static int end(struct maker *b, struct train_part *out, int *owns, const char *name, int k,
+               const struct train_part *shared, const struct weight_view *stored)
 {
     const struct vb_trainer *t = b->t;
     int is_stored = !b->is_new && model_mtp_stores(b->m, k, name[0] == 's');
@@ -238,8 +257,10 @@ static int module(struct maker *b, struct train_module *w, int k)
     b->is_new = t->o.new_model || t->o.new_modules || k >= b->m->num_mtp;
     if (!b->is_new)
         from = &b->m->mtp[k];
-    if ((rc = layer(b, &w->layer, config_layer_is_moe(t->c, index), &from->layer)) || (rc = vector(b, &w->enorm, "enorm.weight", d, from->enorm)) ||
-        (rc = vector(b, &w->hnorm, "hnorm.weight", d, from->hnorm)) || (rc = matrix(b, &w->eh_proj, "eh_proj.weight", d, 2 * d, &from->eh_proj)) ||
+    if ((rc = layer(b, &w->layer, config_layer_is_moe(t->c, index), &from->layer)) ||
+        (rc = vector(b, &w->enorm, "enorm.weight", d, from->enorm)) ||
+        (rc = vector(b, &w->hnorm, "hnorm.weight", d, from->hnorm)) ||
+        (rc = matrix(b, &w->eh_proj, "eh_proj.weight", d, 2 * d, &from->eh_proj)) ||
         (rc = vector(b, &w->norm, "shared_head.norm.weight", d, from->shared_head_norm)) ||
         (rc = end(b, &w->embed, &w->owns_embed, "embed_tokens.weight", k, &t->embed, &from->embed_tokens)))
         return rc;
@@ -258,7 +279,8 @@ static int head(struct maker *b, struct train_module *w, int k)
     w->head = t->head;
     if (stored) {
         b->is_new = 0;
-        return layer(b, &w->layer, config_layer_is_moe(&stored->config, t->c->num_hidden_layers + k), &stored->mtp[k].layer);
+        return layer(b, &w->layer, config_layer_is_moe(&stored->config, t->c->num_hidden_layers + k),
+                     &stored->mtp[k].layer);
     }
     b->is_new = !t->heads.copied;
     b->copied = t->heads.copied;
@@ -294,7 +316,8 @@ int train_make_tensors(struct vb_trainer *t, vb_error *err)
     int rc = VB_OK, layers = t->c->num_hidden_layers;
     t->embed.w = t->model->embed_tokens;
     t->head.w = t->model->lm_head;
-    t->norm.w = (struct weight_view){.type = WEIGHT_F32, .data = t->model->norm, .rows = 1, .cols = t->c->dims.d, .stride = t->c->dims.d};
+    t->norm.w = (struct weight_view){.type = WEIGHT_F32, .data = t->model->norm, .rows = 1, .cols = t->c->dims.d,
+                                     .stride = t->c->dims.d};
     if (t->eagle)
         rc = train_eagle_tensors(t, &b);
     if (t->o.part == TRAIN_MODEL && !(rc = outside(&b)) && !(t->layers = take(&b, (size_t)layers, sizeof *t->layers)))

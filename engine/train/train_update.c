@@ -48,11 +48,17 @@ int trainer_update(struct vb_trainer *t, int64_t step, double lr, double *norm, 
 {
     double squares;
     if (step < 1 || !(lr >= 0 && isfinite(lr)))
-        return vb_fail(err, VB_BAD_ARGUMENT, "step %lld with the learning rate %g, wanted a step from 1 and a rate of 0 or more", (long long)step, lr);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "step %lld with the learning rate %g, wanted a step from 1 and a rate of 0 or more",
+                       (long long)step, lr);
     if (!((float)t->o.adamw.eps > 0)) /* v is 0 as long as all gradients of a weight are */
-        return vb_fail(err, VB_BAD_ARGUMENT, "eps is %g, and weights without a gradient would become NaN, wanted a number above 0", t->o.adamw.eps);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "eps is %g, and weights without a gradient would become NaN, wanted a number above 0",
+                       t->o.adamw.eps);
     if (!t->has_gradients)
-        return vb_fail(err, VB_BAD_ARGUMENT, "there are no gradients yet, or the newest ones failed, wanted a call of trainer_gradients first");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "there are no gradients yet, or the newest ones failed, wanted a call of trainer_gradients "
+                       "first");
     struct fpenv env = fpenv_enter();
     train_threads(t);
     int rc = sum_squares(t, &squares, err);

@@ -1,4 +1,5 @@
-/* engine/train/train_values.c -- the memory of a step: the values of a micro-batch, and the scratch of the operators. */
+/* engine/train/train_values.c -- the memory of a step: the values of a micro-batch, and the scratch of the
+ * operators. */
 #include "engine/train/train_eagle.h"
 
 #include "engine/base/numbers.h"
@@ -27,7 +28,10 @@ static void *carve(struct carver *c, size_t count, size_t size) { return train_c
 static float *floats(struct carver *c, size_t count) { return carve(c, count, sizeof(float)); }
 
 /* The intermediate size of a layer's dense MLP or of its shared expert. */
-static size_t intermediate_of(const struct dims *s, const struct train_layer *l) { return l->is_moe ? s->expert * s->shared : s->dense; }
+static size_t intermediate_of(const struct dims *s, const struct train_layer *l)
+{
+    return l->is_moe ? s->expert * s->shared : s->dense;
+}
 
 static size_t widest_intermediate(const struct vb_trainer *t)
 {
@@ -97,7 +101,8 @@ static void carve_shared(struct carver *c, struct train_shared *x, const struct 
     size_t room = t->room, S = t->eagle ? 0 : room; /* an EAGLE head has values of its own */
     size_t d = s->d, H = s->H, E = config_has_layers(t->c, 1) || t->used ? s->E : 0, chosen = E ? s->chosen : 0;
     x->head_rows = min_size(room, max_size(16, LOGITS / s->V));
-    x->cache = carve(c, S * (train_is_aligned(t) ? (size_t)t->o.depths : 1), kv_row_bytes(&(struct kv_layout){.type = KV_F32, .latent = s->c, .rope = s->r}));
+    x->cache = carve(c, S * (train_is_aligned(t) ? (size_t)t->o.depths : 1),
+                     kv_row_bytes(&(struct kv_layout){.type = KV_F32, .latent = s->c, .rope = s->r}));
     x->slots = carve(c, room, sizeof *x->slots);
     x->normed = floats(c, S * d);
     x->delta = floats(c, S * d);
@@ -131,9 +136,11 @@ static size_t layer_scratch(const struct vb_trainer *t)
     const struct dims *s = &t->c->dims;
     int threads = t->cx.most_threads;
     size_t tail = train_is_aligned(t) ? (size_t)t->o.depths - 1 : 0; /* of the deepest rows */
-    size_t S = t->room, d = s->d, wide = max_size(widest_intermediate(t), s->expert), heads = s->H * max_size(s->n + s->r, s->n + s->v);
+    size_t S = t->room, d = s->d, wide = max_size(widest_intermediate(t), s->expert),
+           heads = s->H * max_size(s->n + s->r, s->n + s->v);
     size_t widest = max_size(max_size(max_size(2 * d, heads), max_size(wide, s->E)), max_size(s->q, s->c + s->r));
-    struct attention forward = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c, .cache = KV_F32, .tail = tail};
+    struct attention forward = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c,
+                                .cache = KV_F32, .tail = tail};
     struct back_attention back = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .depth = tail};
     struct router router = {.experts = s->E, .groups = s->groups, .chosen = s->chosen};
     size_t bytes = op_linear_scratch(S, widest);
@@ -143,7 +150,8 @@ static size_t layer_scratch(const struct vb_trainer *t)
     bytes = max_size(bytes, op_back_mlp_scratch(S, wide));
     if (!s->E)
         return bytes;
-    bytes = max_size(bytes, max_size(op_moe_scratch(S, d, s->expert, 0, s->E, s->chosen), op_back_moe_scratch(S, d, s->expert)));
+    bytes = max_size(bytes, max_size(op_moe_scratch(S, d, s->expert, 0, s->E, s->chosen),
+                                     op_back_moe_scratch(S, d, s->expert)));
     return max_size(bytes, max_size(op_router_scratch(&router), op_back_router_scratch(&router)));
 }
 
@@ -155,8 +163,11 @@ static size_t scratch_bytes(const struct vb_trainer *t)
     for (size_t i = 0; i < t->count; i++)
         bytes = max_size(bytes, op_squares_scratch(t->tensors[i].rows * t->tensors[i].cols));
     if (train_is_soft(t))
-        bytes = max_size(bytes, op_soft_cross_entropy_scratch(rows, s->V, (size_t)t->loss.terms.top_tokens, t->cx.most_threads));
-    return max_size(bytes, max_size(op_cross_entropy_scratch(rows, s->V, t->cx.most_threads), op_smooth_l1_scratch(t->room))) + 4096;
+        bytes = max_size(bytes, op_soft_cross_entropy_scratch(rows, s->V, (size_t)t->loss.terms.top_tokens,
+                                                              t->cx.most_threads));
+    return max_size(bytes,
+                    max_size(op_cross_entropy_scratch(rows, s->V, t->cx.most_threads), op_smooth_l1_scratch(t->room))) +
+           4096;
 }
 
 static void carve_all(struct carver *c, struct vb_trainer *t)

@@ -9,8 +9,8 @@
 
 static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
 
-/* With yarn=max-len, the bits of a text would depend on the longest text of its step. The other conventions have no backward pass; the model of an
- * EAGLE head needs none. */
+/* With yarn=max-len, the bits of a text would depend on the longest text of its step. The other conventions have no
+ * backward pass; the model of an EAGLE head needs none. */
 static int check_conventions(const struct config *c, const struct trainer_options *o, vb_error *err)
 {
     static const enum convention refused[] = {YARN, FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, GATE, LATENT_CACHE};
@@ -18,7 +18,8 @@ static int check_conventions(const struct config *c, const struct trainer_option
         const struct convention_row *row = convention_row(refused[i]);
         int value = c->conventions.value[refused[i]];
         if (value)
-            return vb_fail(err, VB_BAD_ARGUMENT, "%s=%s is not computed in training, wanted %s", row->name, row->values[value], row->values[0]);
+            return vb_fail(err, VB_BAD_ARGUMENT, "%s=%s is not computed in training, wanted %s", row->name,
+                           row->values[value], row->values[0]);
     }
     return VB_OK;
 }
@@ -28,20 +29,29 @@ static int check_model(const struct vb_model *m, const struct trainer_options *o
     const struct config *c = &m->config;
     const char *dir = checkpoint_dir(m->checkpoint);
     if (c->precision != PRECISION_F32 || c->cache_type != CACHE_TYPE_F32)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: the model has another precision or cache type than f32, and training wants f32", dir);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "%s: the model has another precision or cache type than f32, and training wants f32", dir);
     if (m->ranks || m->device)
-        return vb_fail(err, VB_UNSUPPORTED, "%s: the model is computed by several processes or by a GPU, and training wants one process and the CPU", dir);
+        return vb_fail(err, VB_UNSUPPORTED,
+                       "%s: the model is computed by several processes or by a GPU, and training wants one process and "
+                       "the CPU",
+                       dir);
     if (c->index_topk && !is_eagle(o)) /* whose model is only run */
-        return vb_fail(err, VB_UNSUPPORTED, "%s: index_topk is %d, and gradients are not computed for sparse attention", dir, c->index_topk);
+        return vb_fail(err, VB_UNSUPPORTED, "%s: index_topk is %d, and gradients are not computed for sparse attention",
+                       dir, c->index_topk);
     if (o->new_model && o->part != TRAIN_MODEL)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: a new model cannot be frozen, wanted that all of it is trained", dir);
     if (!o->new_model && !m->embed_tokens.data)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: it has no weights, and training from them is asked for, wanted a new model", dir);
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "%s: it has no weights, and training from them is asked for, wanted a new model", dir);
     return check_conventions(c, o, err);
 }
 
 /* Returns how many modules are computed, if there are at least as many. */
-static int used_by(const struct trainer_options *o) { return o->loss && o->loss->chain != CHAIN_MODULES ? min_int(1, o->depths) : o->depths; }
+static int used_by(const struct trainer_options *o)
+{
+    return o->loss && o->loss->chain != CHAIN_MODULES ? min_int(1, o->depths) : o->depths;
+}
 
 static int check_eagle(const struct trainer_options *o, const struct loss *l, vb_error *err)
 {
@@ -50,9 +60,14 @@ static int check_eagle(const struct trainer_options *o, const struct loss *l, vb
     if (o->depths < 1 || o->depths > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d depths of an EAGLE head, wanted 1 to %d", o->depths, VB_MAX_DRAFT);
     if (o->depths > 1 && l->chain != CHAIN_ALIGNED)
-        return vb_fail(err, VB_UNSUPPORTED, "%d depths of an EAGLE head that are not aligned, wanted one depth, or a loss with aligned depths", o->depths);
+        return vb_fail(err, VB_UNSUPPORTED,
+                       "%d depths of an EAGLE head that are not aligned, wanted one depth, or a loss with aligned "
+                       "depths",
+                       o->depths);
     if (l->terms.features != 0 && o->part == TRAIN_EAGLE3)
-        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of features, and the rows of an EAGLE-3 head are not hidden states of the model; wanted a loss of tokens");
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "a loss of features, and the rows of an EAGLE-3 head are not hidden states of the model; wanted "
+                       "a loss of tokens");
     return VB_OK;
 }
 
@@ -62,14 +77,17 @@ static int check_depths(const struct vb_model *m, const struct trainer_options *
     if (o->heads)
         return VB_OK;
     if (o->depths < (o->part == TRAIN_MODULES) || o->depths > VB_MAX_DRAFT)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted %d to %d", o->depths, o->part == TRAIN_MODULES, VB_MAX_DRAFT);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted %d to %d", o->depths, o->part == TRAIN_MODULES,
+                       VB_MAX_DRAFT);
     if (o->modules < 0 || o->modules > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP modules, wanted 0 to %d", o->modules, VB_MAX_DRAFT);
     if (o->depths && !modules)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, wanted a number of new ones", checkpoint_dir(m->checkpoint));
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, wanted a number of new ones",
+                       checkpoint_dir(m->checkpoint));
     if (news > 0 && modules > used_by(o))
-        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP modules, of which some are new, and %d depths, which train no others than the first %d", modules,
-                       o->depths, used_by(o));
+        return vb_fail(err, VB_BAD_ARGUMENT,
+                       "%d MTP modules, of which some are new, and %d depths, which train no others than the first %d",
+                       modules, o->depths, used_by(o));
     return VB_OK;
 }
 
@@ -112,7 +130,8 @@ static int check_numbers(const struct trainer_options *o, vb_error *err)
                    {"bias_update_speed", o->bias_update_speed, HUGE_VAL}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
-            return vb_fail(err, VB_BAD_ARGUMENT, "%s is %g, wanted a number from 0 to below %g", numbers[i].name, numbers[i].value, numbers[i].below);
+            return vb_fail(err, VB_BAD_ARGUMENT, "%s is %g, wanted a number from 0 to below %g", numbers[i].name,
+                           numbers[i].value, numbers[i].below);
     if (o->threads < 0 || o->threads > 4096)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d threads, wanted 0 to 4096", o->threads);
     return VB_OK;
@@ -146,14 +165,15 @@ static void open_rope(struct vb_trainer *t)
     const struct config *c = t->c;
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
                              c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
-    (c->conventions.value[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&t->rope, c->dims.r, c->rope_interleave, c->rope_theta, c->rope_yarn ? &yarn : NULL);
+    (c->conventions.value[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&t->rope, c->dims.r, c->rope_interleave,
+                                                                   c->rope_theta, c->rope_yarn ? &yarn : NULL);
     t->scale = config_attention_scale(c);
 }
 
 const char *trainer_usual_loss(enum trained_part part)
 {
-    static const char *const names[] = {[TRAIN_MODULES] = "megatron", [TRAIN_MODEL] = "megatron", [TRAIN_EAGLE] = "eagle", [TRAIN_EAGLE3] = "eagle3",
-                                        [TRAIN_HEADS] = "sum"};
+    static const char *const names[] = {[TRAIN_MODULES] = "megatron", [TRAIN_MODEL] = "megatron",
+                                        [TRAIN_EAGLE] = "eagle", [TRAIN_EAGLE3] = "eagle3", [TRAIN_HEADS] = "sum"};
     return names[part];
 }
 
@@ -176,16 +196,17 @@ void train_threads(struct vb_trainer *t)
         t->cx.threads = crew_use(t->crew, t->cx.most_threads);
 }
 
-int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct trainer_options *options, vb_error *err)
+int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct trainer_options *options,
+                 vb_error *err)
 {
     const struct kernels *k;
     struct trainer_options o = *options;
     struct loss loss = loss_of(options);
     int rc;
     o.depths = loss.depths;
-    if ((rc = check_model(m, &o, err)) || (rc = train_check_heads(m, &o, err)) || (rc = is_eagle(&o) ? check_eagle(&o, &loss, err) : check_depths(m, &o, err)) ||
-        (rc = check_numbers(&o, err)) || (rc = check_loss(m, &loss, is_eagle(&o), err)) ||
-        (rc = find_kernels(&k, o.isa, err)))
+    if ((rc = check_model(m, &o, err)) || (rc = train_check_heads(m, &o, err)) ||
+        (rc = is_eagle(&o) ? check_eagle(&o, &loss, err) : check_depths(m, &o, err)) || (rc = check_numbers(&o, err)) ||
+        (rc = check_loss(m, &loss, is_eagle(&o), err)) || (rc = find_kernels(&k, o.isa, err)))
         return rc;
     struct vb_trainer *t = vb_alloc(m->allocator, 1, sizeof *t);
     if (!t)
@@ -209,7 +230,8 @@ int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct
     t->modules = is_eagle(&o) || o.heads ? 0 : o.modules ? o.modules : m->num_mtp;
     t->used = o.heads ? o.depths : min_int(t->modules, used_by(&o));
     open_rope(t);
-    if ((is_eagle(&o) && (rc = train_eagle_open(t, o.eagle, err))) || (rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {
+    if ((is_eagle(&o) && (rc = train_eagle_open(t, o.eagle, err))) || (rc = open_threads(t, err)) ||
+        (rc = train_make_tensors(t, err))) {
         trainer_close(t);
         return rc;
     }

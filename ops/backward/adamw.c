@@ -52,8 +52,9 @@ float op_clip(double squares, double max_norm)
 struct adamw_step op_adamw_step(const struct adamw *a, int64_t t)
 {
     double power1 = kernel_pow(a->beta1, (double)t), power2 = kernel_pow(a->beta2, (double)t);
-    return (struct adamw_step){(float)a->beta1, (float)(1.0 - a->beta1), (float)a->beta2, (float)(1.0 - a->beta2), (float)a->eps,
-                               (float)(1.0 - a->lr * a->weight_decay), (float)(a->lr / (1.0 - power1)), (float)sqrt(1.0 - power2)};
+    return (struct adamw_step){(float)a->beta1, (float)(1.0 - a->beta1), (float)a->beta2, (float)(1.0 - a->beta2),
+                               (float)a->eps, (float)(1.0 - a->lr * a->weight_decay), (float)(a->lr / (1.0 - power1)),
+                               (float)sqrt(1.0 - power2)};
 }
 
 struct adamw_pass {
@@ -70,14 +71,16 @@ static void blocks_of_weights(void *arg, size_t first, size_t count)
     const struct adamw_step a = p->a;
     size_t end = (first + count) * BLOCK < p->n ? (first + count) * BLOCK : p->n;
     for (size_t i = first * BLOCK; i < end; i++) {
-        float g = p->g[i] * p->clip, m = fmaf(a.beta1, p->m[i], a.rest1 * g), v = fmaf(a.beta2, p->v[i], a.rest2 * g * g);
+        float g = p->g[i] * p->clip, m = fmaf(a.beta1, p->m[i], a.rest1 * g),
+              v = fmaf(a.beta2, p->v[i], a.rest2 * g * g);
         p->w[i] = p->w[i] * a.decay - a.step * (m / (sqrtf(v) / a.root + a.eps));
         p->m[i] = m;
         p->v[i] = v;
     }
 }
 
-void op_adamw(const struct op_ctx *cx, float *w, float *m, float *v, const float *g, const struct adamw_step *a, float clip, size_t n)
+void op_adamw(const struct op_ctx *cx, float *w, float *m, float *v, const float *g, const struct adamw_step *a,
+              float clip, size_t n)
 {
     struct adamw_pass p = {w, m, v, g, *a, clip, n};
     op_each_row(cx, blocks_of(n), 16.0 * BLOCK, blocks_of_weights, &p);

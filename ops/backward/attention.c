@@ -1,7 +1,8 @@
-/* ops/backward/attention.c -- a task computes one head of one sequence, some queries at a time: their scores, probabilities and g for all tokens
- * that they see, then dq, and then what they add to the gradients of keys and values. So probabilities are computed once, and those of a few
- * queries are in memory. The rope part of a key belongs to all heads; what each of them adds to its gradient is summed at the end. The rows
- * of a chain, which only one query sees, have a region of their own. */
+/* ops/backward/attention.c -- a task computes one head of one sequence, some queries at a time: their scores,
+ * probabilities and g for all tokens that they see, then dq, and then what they add to the gradients of keys and
+ * values. So probabilities are computed once, and those of a few queries are in memory. The rope part of a key belongs
+ * to all heads; what each of them adds to its gradient is summed at the end. The rows of a chain, which only one query
+ * sees, have a region of their own. */
 #include "ops/backward/attention.h"
 
 #include <math.h>
@@ -44,7 +45,10 @@ static struct weight_view rows_of(const float *data, size_t rows, size_t cols, s
 }
 
 /* Numbers of query or token t and this head, in arrays [rows,H,width] */
-static size_t place(const struct attention_head *x, size_t t, size_t width) { return ((x->at + t) * x->p->a->heads + x->h) * width; }
+static size_t place(const struct attention_head *x, size_t t, size_t width)
+{
+    return ((x->at + t) * x->p->a->heads + x->h) * width;
+}
 
 static void load_head(const struct attention_head *x)
 {
@@ -120,7 +124,8 @@ static void dot_chain(const struct attention_head *x, float *score, float *dp, s
     chain_keys(x, s);
     for (size_t m = 0; m < a->depth; m++) {
         score[m] = k->dot(a->q + place(x, s, x->p->key), x->own + m * x->p->key, x->p->key);
-        dp[m] = k->dot(a->dy + place(x, s, a->value), a->chain[m].kv + place(x, s, a->nope + a->value) + a->nope, a->value);
+        dp[m] = k->dot(a->dy + place(x, s, a->value), a->chain[m].kv + place(x, s, a->nope + a->value) + a->nope,
+                       a->value);
     }
 }
 
@@ -160,7 +165,8 @@ static void add_chain(const struct attention_head *x, float *dq, const float *sc
     memcpy(p->chain_g + at, dp, depth * sizeof *dp);
 }
 
-/* dq of the queries [s, s + count): first the tokens that all of them see, then those that all of a tile see, then the others. */
+/* dq of the queries [s, s + count): first the tokens that all of them see, then those that all of a tile see, then the
+ * others. */
 static void sum_dq(const struct attention_head *x, size_t s, size_t count)
 {
     const struct attention_back *p = x->p;
@@ -181,9 +187,11 @@ static void sum_dq(const struct attention_head *x, size_t s, size_t count)
         add_chain(x, dq + i * ldq, x->score + i * ld + s + i + 1, x->dp + i * ld + s + i + 1, s + i);
 }
 
-/* Continues the sums y of all tokens with the queries [s, s + count), whose rows are those of w. factor: P or g. First come the tokens that all of
- * these queries see, then the others in tiles. Of a tile, first come the queries that see only some of its tokens. */
-static void sum_queries(const struct attention_head *x, float *y, size_t ldy, const struct weight_view *w, const float *factor, size_t s, size_t count)
+/* Continues the sums y of all tokens with the queries [s, s + count), whose rows are those of w. factor: P or g. First
+ * come the tokens that all of these queries see, then the others in tiles. Of a tile, first come the queries that see
+ * only some of its tokens. */
+static void sum_queries(const struct attention_head *x, float *y, size_t ldy, const struct weight_view *w,
+                        const float *factor, size_t s, size_t count)
 {
     const struct kernels *k = x->p->cx->k;
     const float *rows = w->data;
@@ -205,7 +213,8 @@ static void one_head(void *arg, size_t task, int thread)
     const struct attention_back *p = arg;
     const struct back_attention *a = p->a;
     size_t H = a->heads, V = a->value, sequence = task / H, T = p->first[sequence + 1] - p->first[sequence];
-    struct attention_head x = {.p = p, .at = p->first[sequence], .T = T, .h = task % H, .scratch = op_kernel_scratch(p->cx, thread)};
+    struct attention_head x = {.p = p, .at = p->first[sequence], .T = T, .h = task % H,
+                               .scratch = op_kernel_scratch(p->cx, thread)};
     x.keys = p->memory + (size_t)thread * p->pitch;
     x.packed_keys = x.keys + p->longest * p->key;
     x.packed_values = x.packed_keys + p->longest * p->packed_key;
@@ -255,7 +264,8 @@ static void back_chains(void *arg, size_t first, size_t count)
     for (size_t s = first; s < first + count; s++)
         for (size_t m = 0; m < a->depth; m++)
             for (size_t h = 0; h < H; h++) {
-                float g = p->chain_g[(h * p->rows + s) * a->depth + m], P = p->chain_P[(h * p->rows + s) * a->depth + m];
+                float g = p->chain_g[(h * p->rows + s) * a->depth + m],
+                      P = p->chain_P[(h * p->rows + s) * a->depth + m];
                 const float *q = a->q + (s * H + h) * p->key, *dy = a->dy + (s * H + h) * V;
                 float *dkv = a->chain[m].dkv + (s * H + h) * (N + V), *dk_rope = a->chain[m].dk_rope + s * R;
                 for (size_t i = 0; i < N; i++)
@@ -275,8 +285,8 @@ static struct attention_back sizes_of(const struct back_attention *a, size_t lon
     p.packed_key = packed_length(p.key);
     p.packed_value = packed_length(a->value);
     p.ld = (longest + a->depth + 15) / 16 * 16 + 16; /* no power of two: such rows push each other out of the cache */
-    p.pitch = longest * (2 * p.key + p.packed_key + p.packed_value) + QUERIES * (2 * p.ld + p.packed_key + p.packed_value) +
-              2 * (p.ld / BLOCK + 1) + a->depth * p.key;
+    p.pitch = longest * (2 * p.key + p.packed_key + p.packed_value) +
+              QUERIES * (2 * p.ld + p.packed_key + p.packed_value) + 2 * (p.ld / BLOCK + 1) + a->depth * p.key;
     p.pitch = (p.pitch + 15) / 16 * 16;
     return p;
 }

@@ -55,7 +55,8 @@ size_t op_cross_entropy_scratch(size_t S, size_t V, int threads)
     return op_scratch_bytes(2 * S) + op_scratch_bytes((size_t)threads * softmax_factors(V));
 }
 
-void op_cross_entropy(struct op_ctx *cx, double *loss, float *dz, const float *z, const int32_t *tok, float weight, size_t S, size_t V)
+void op_cross_entropy(struct op_ctx *cx, double *loss, float *dz, const float *z, const int32_t *tok, float weight,
+                      size_t S, size_t V)
 {
     size_t mark = op_mark(cx), pitch = softmax_factors(V);
     double *row_loss = (double *)(void *)op_take(cx, 2 * S);

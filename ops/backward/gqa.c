@@ -1,8 +1,8 @@
-/* ops/backward/gqa.c -- two parallel regions, and a third for aligned depths, as in attention.c: dq; the gradients of tokens' keys and
- * values, for which probabilities are computed again; and those of the chain's rows.
+/* ops/backward/gqa.c -- two parallel regions, and a third for aligned depths, as in attention.c: dq; the gradients of
+ * tokens' keys and values, for which probabilities are computed again; and those of the chain's rows.
  *
- * Inside, the queries of a group's heads are rows of one matrix: row s * (H / G) + j is query s of the group's head j. In this order the sums
- * of dk and dv take them. */
+ * Inside, the queries of a group's heads are rows of one matrix: row s * (H / G) + j is query s of the group's head j.
+ * In this order the sums of dk and dv take them. */
 #include "ops/backward/gqa.h"
 
 #include <math.h>
@@ -57,7 +57,8 @@ static void copy_groups(void *arg, size_t first, size_t count)
 static void back_row(const struct gqa_back *p, size_t group, size_t row, size_t n, float *score, float *dp)
 {
     const struct kernels *k = p->cx->k;
-    float *m = p->m + group * p->blocks * p->rows + row, *e = p->e + group * p->blocks * p->rows + row, M = 0.0f, L = 0.0f;
+    float *m = p->m + group * p->blocks * p->rows + row, *e = p->e + group * p->blocks * p->rows + row, M = 0.0f,
+          L = 0.0f;
     k->scale(score, p->a->scale, n);
     for (size_t t = 0, b = 0; t < n; t += BLOCK, b++) {
         m[b * p->rows] = k->softmax_block(score + t, score + t, at_most(n - t, BLOCK), &e[b * p->rows]);
@@ -128,9 +129,10 @@ static size_t masked_of(const struct gqa_back *p, size_t t, size_t row, size_t r
     return t * p->per > row ? at_most(t * p->per - row, rows) : 0;
 }
 
-/* P and g, with AT_ONCE numbers for each of the tokens [t, t + tokens): those of the rows [row, row + rows). x: room for packed keys and values */
-static void probabilities(const struct gqa_back *p, size_t group, size_t t, size_t tokens, size_t row, size_t rows, float *P, float *g, float *x,
-                          void *scratch)
+/* P and g, with AT_ONCE numbers for each of the tokens [t, t + tokens): those of the rows [row, row + rows). x: room
+ * for packed keys and values */
+static void probabilities(const struct gqa_back *p, size_t group, size_t t, size_t tokens, size_t row, size_t rows,
+                          float *P, float *g, float *x, void *scratch)
 {
     const struct back_gqa *a = p->a;
     const struct kernels *k = p->cx->k;
@@ -156,15 +158,16 @@ static void probabilities(const struct gqa_back *p, size_t group, size_t t, size
 }
 
 /* Continues the sums y of the tokens [t, t + tokens) with rows [row, row + rows) of x, times `factor`. */
-static void add_rows(const struct gqa_back *p, float *y, const float *x, const float *factor, size_t t, size_t tokens, size_t row, size_t rows,
-                     void *scratch)
+static void add_rows(const struct gqa_back *p, float *y, const float *x, const float *factor, size_t t, size_t tokens,
+                     size_t row, size_t rows, void *scratch)
 {
     size_t D = p->a->dim, ldy = p->a->groups * D;
     int all = !masked_of(p, t + tokens - 1, row, rows);
     for (size_t i = 0; i < tokens; i += all ? tokens : 1) {
         size_t masked = masked_of(p, t + i, row, rows);
         struct weight_view w = view_of(x + masked * D, rows - masked, D, D);
-        p->cx->k->fma_rows_onto[WEIGHT_F32](y + i * ldy, ldy, &w, 0, D, factor + i * AT_ONCE + masked, AT_ONCE, all ? tokens : 1, scratch);
+        p->cx->k->fma_rows_onto[WEIGHT_F32](y + i * ldy, ldy, &w, 0, D, factor + i * AT_ONCE + masked, AT_ONCE,
+                                            all ? tokens : 1, scratch);
     }
 }
 
@@ -209,7 +212,8 @@ static void back_chains(void *arg, size_t first, size_t count)
 static struct gqa_back sizes_of(const struct back_gqa *a, size_t T)
 {
     size_t per = a->heads / a->groups, most = T + a->depth;
-    struct gqa_back p = {.a = a, .T = T, .per = per, .rows = T * per, .most = most, .blocks = (most + BLOCK - 1) / BLOCK, .packed = packed_length(a->dim)};
+    struct gqa_back p = {.a = a, .T = T, .per = per, .rows = T * per, .most = most,
+                         .blocks = (most + BLOCK - 1) / BLOCK, .packed = packed_length(a->dim)};
     size_t of_rows = ROWS * (2 * most + 2 * p.packed + a->dim), of_tokens = TOKENS * (2 * AT_ONCE + p.packed);
     p.pitch = ((of_rows > of_tokens ? of_rows : of_tokens) + 15) / 16 * 16;
     return p;
@@ -219,15 +223,16 @@ size_t op_back_gqa_scratch(const struct back_gqa *a, size_t T, int threads)
 {
     struct gqa_back p = sizes_of(a, T);
     size_t rows = a->groups * p.rows;
-    return 2 * op_scratch_bytes(rows * a->dim) + 2 * op_scratch_bytes(rows * p.blocks) + 2 * op_scratch_bytes(rows) + 2 * op_scratch_bytes(rows * a->depth) +
-           op_scratch_bytes((size_t)threads * p.pitch);
+    return 2 * op_scratch_bytes(rows * a->dim) + 2 * op_scratch_bytes(rows * p.blocks) + 2 * op_scratch_bytes(rows) +
+           2 * op_scratch_bytes(rows * a->depth) + op_scratch_bytes((size_t)threads * p.pitch);
 }
 
 void op_back_gqa(struct op_ctx *cx, const struct back_gqa *a, size_t T)
 {
     struct gqa_back p = sizes_of(a, T);
     size_t mark = op_mark(cx), rows = a->groups * p.rows;
-    double products = (double)rows * (double)T * (double)a->dim; /* of each of the five matrices, about half are computed */
+    double products = (double)rows * (double)T * (double)a->dim; /* of each of the five matrices, about half are
+                                                                    computed */
     p.cx = cx;
     p.q = op_take(cx, rows * a->dim);
     p.dy = op_take(cx, rows * a->dim);

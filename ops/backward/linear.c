@@ -20,8 +20,8 @@ static void columns_of_dx(void *arg, size_t task, int thread)
     size_t c0, c1;
     op_row_range(p->cx, p->K, 0, task, &c0, &c1);
     for (size_t s = 0; s < p->S; s += ROWS)
-        p->cx->k->fma_rows_onto[p->w->type](p->out + s * p->K, p->K, p->w, c0, c1, p->dy + s * p->N, p->N, at_most(p->S - s, ROWS),
-                                            op_kernel_scratch(p->cx, thread));
+        p->cx->k->fma_rows_onto[p->w->type](p->out + s * p->K, p->K, p->w, c0, c1, p->dy + s * p->N, p->N,
+                                            at_most(p->S - s, ROWS), op_kernel_scratch(p->cx, thread));
 }
 
 void op_back_linear_x(const struct op_ctx *cx, float *dx, const float *dy, const struct weight_view *w, size_t S)
@@ -39,7 +39,8 @@ static void rows_of_dw(void *arg, size_t task, int thread)
     size_t n0, n1;
     op_row_range(p->cx, p->N, 0, task, &n0, &n1);
     for (size_t n = n0; n < n1; n += ROWS)
-        p->cx->k->fma_outer(p->out + n * p->K, p->K, &x, p->dy + n, p->N, at_most(n1 - n, ROWS), op_kernel_scratch(p->cx, thread));
+        p->cx->k->fma_outer(p->out + n * p->K, p->K, &x, p->dy + n, p->N, at_most(n1 - n, ROWS),
+                            op_kernel_scratch(p->cx, thread));
 }
 
 void op_back_linear_w(const struct op_ctx *cx, float *dw, const float *dy, const float *x, size_t S, size_t N, size_t K)

@@ -32,7 +32,8 @@ static void some_rows(void *arg, size_t first, size_t count)
     }
 }
 
-void op_back_swiglu(const struct op_ctx *cx, float *dg, float *du, const float *da, const float *g, const float *u, size_t S, size_t I)
+void op_back_swiglu(const struct op_ctx *cx, float *dg, float *du, const float *da, const float *g, const float *u,
+                    size_t S, size_t I)
 {
     struct swiglu_back p = {cx, dg, du, da, g, u, I};
     op_each_row(cx, S, 20.0 * (double)I, some_rows, &p);
@@ -72,8 +73,8 @@ static void activate_rows(void *arg, size_t first, size_t count)
 
 size_t op_back_mlp_scratch(size_t S, size_t intermediate) { return 2 * op_scratch_bytes(S * intermediate); }
 
-void op_back_mlp(struct op_ctx *cx, float *dx, const struct mlp_gradients *d, float *dweight, const float *dy, const float *x, float *gate,
-                 float *up, const float *weight, const struct mlp_weights *w, size_t S)
+void op_back_mlp(struct op_ctx *cx, float *dx, const struct mlp_gradients *d, float *dweight, const float *dy,
+                 const float *x, float *gate, float *up, const float *weight, const struct mlp_weights *w, size_t S)
 {
     size_t mark = op_mark(cx), D = w->down->rows, I = w->down->cols;
     float *h = op_take(cx, S * I), *a = op_take(cx, S * I);

@@ -1,8 +1,8 @@
-/* ops/backward/moe.h -- the gradients of the sum of the chosen experts, y[s] = sum_j c[s,j] expert_{e[s,j]}(x[s]) (ops/mlp.h, op_moe without
- * the shared expert, whose gradients op_back_mlp computes).
+/* ops/backward/moe.h -- the gradients of the sum of the chosen experts, y[s] = sum_j c[s,j] expert_{e[s,j]}(x[s])
+ * (ops/mlp.h, op_moe without the shared expert, whose gradients op_back_mlp computes).
  *
- * The choice of the experts is constant. Each expert, in ascending order, is computed as mlp.h defines: with the rows s that chose it,
- * s ascending, c as their weights, g and u by op_linears, and a dx_e of its own that starts at +0. Then
+ * The choice of the experts is constant. Each expert, in ascending order, is computed as mlp.h defines: with the rows s
+ * that chose it, s ascending, c as their weights, g and u by op_linears, and a dx_e of its own that starts at +0. Then
  *
  *     dx[s,k] = dx[s,k] + dx_e[s,k]                  experts ascending
  *
@@ -22,7 +22,7 @@ struct moe_gradients {
 
 size_t op_back_moe_scratch(size_t S, size_t d, size_t intermediate);
 /* w->shared is not used. */
-void op_back_moe(struct op_ctx *cx, float *dx, const struct moe_gradients *gradients, float *dweight, const float *dy, const float *x,
-                 const int32_t *expert, const float *weight, const struct moe_weights *w, size_t S);
+void op_back_moe(struct op_ctx *cx, float *dx, const struct moe_gradients *gradients, float *dweight, const float *dy,
+                 const float *x, const int32_t *expert, const float *weight, const struct moe_weights *w, size_t S);
 
 #endif

@@ -48,11 +48,12 @@ size_t op_back_rmsnorm_scratch(size_t S, size_t D, int threads)
     return op_scratch_bytes(S) + op_scratch_bytes((size_t)threads * pitch_of(D));
 }
 
-void op_back_rmsnorm(struct op_ctx *cx, float *dx, float *dw, const float *dy, size_t ldy, const float *x, size_t ldx, const float *w, size_t S,
-                     size_t D, float eps)
+void op_back_rmsnorm(struct op_ctx *cx, float *dx, float *dw, const float *dy, size_t ldy, const float *x, size_t ldx,
+                     const float *w, size_t S, size_t D, float eps)
 {
     size_t mark = op_mark(cx), pitch = pitch_of(D);
-    struct norm_back p = {cx, dx, dw, op_take(cx, S), op_take(cx, (size_t)cx->threads * pitch), dy, x, w, ldy, ldx, S, D, pitch, eps};
+    struct norm_back p = {cx, dx, dw, op_take(cx, S), op_take(cx, (size_t)cx->threads * pitch), dy, x, w, ldy, ldx, S,
+                          D, pitch, eps};
     double cost = 4.0 * (double)S * (double)D;
     op_parallel(cx, (S + TASK_ROWS - 1) / TASK_ROWS, cost, rows_of_dx, &p);
     if (dw)

@@ -9,7 +9,8 @@
 /* ds [chosen] */
 static void back_weights(float *ds, const float *dc, const int32_t *expert, const float *s, const struct router *r)
 {
-    float f = r->sigmoid || r->scale_softmax || !r->norm_topk_prob ? r->routed_scaling_factor : 1.0f, sum = 0.0f, mean = 0.0f;
+    float f = r->sigmoid || r->scale_softmax || !r->norm_topk_prob ? r->routed_scaling_factor : 1.0f, sum = 0.0f,
+          mean = 0.0f;
     for (size_t j = 0; j < r->chosen; j++)
         sum = sum + s[expert[j]];
     float m = op_router_normaliser(r, sum);
@@ -42,11 +43,12 @@ static void back_softmax(float *dx, const float *ds, const int32_t *expert, cons
 
 size_t op_back_router_scratch(const struct router *r)
 {
-    return op_scratch_bytes(r->experts) + op_scratch_bytes(r->experts / SOFTMAX_BLOCK + 1) + op_scratch_bytes(r->chosen);
+    return op_scratch_bytes(r->experts) + op_scratch_bytes(r->experts / SOFTMAX_BLOCK + 1) +
+           op_scratch_bytes(r->chosen);
 }
 
-void op_back_router(struct op_ctx *cx, float *dlogits, const float *dweight, const float *logits, const int32_t *expert, const struct router *r,
-                    size_t S)
+void op_back_router(struct op_ctx *cx, float *dlogits, const float *dweight, const float *logits, const int32_t *expert,
+                    const struct router *r, size_t S)
 {
     size_t mark = op_mark(cx), E = r->experts;
     float *s = op_take(cx, E), *few = op_take(cx, E / SOFTMAX_BLOCK + 1), *ds = op_take(cx, r->chosen);

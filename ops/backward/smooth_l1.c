@@ -32,8 +32,8 @@ static void some_rows(void *arg, size_t first, size_t count)
 
 size_t op_smooth_l1_scratch(size_t S) { return op_scratch_bytes(2 * S); }
 
-void op_smooth_l1(struct op_ctx *cx, double *loss, float *dx, const float *x, const float *target, const int32_t *tok, float weight, size_t S,
-                  size_t D)
+void op_smooth_l1(struct op_ctx *cx, double *loss, float *dx, const float *x, const float *target, const int32_t *tok,
+                  float weight, size_t S, size_t D)
 {
     size_t mark = op_mark(cx);
     struct distance p = {(double *)(void *)op_take(cx, 2 * S), dx, x, target, tok, weight, D};

@@ -20,7 +20,8 @@ struct soft_entropy {
 static size_t padded(size_t floats) { return (floats + 15) / 16 * 16; }
 static size_t pitch_of(size_t V, size_t K) { return 2 * padded(V) + softmax_factors(V) + padded(K); }
 
-/* Writes the indices of the K largest numbers of x [n] to best, ascending. Of equal numbers, the lowest index is the best. */
+/* Writes the indices of the K largest numbers of x [n] to best, ascending. Of equal numbers, the lowest index is the
+ * best. */
 static void choose(int32_t *best, size_t K, const float *x, size_t n)
 {
     for (size_t v = 0, count = 0; v < n && K; v++) { /* best has the best first */
@@ -84,13 +85,14 @@ size_t op_soft_cross_entropy_scratch(size_t S, size_t V, size_t top_tokens, int 
     return op_scratch_bytes(sums_floats(S)) + op_scratch_bytes((size_t)threads * pitch_of(V, top_tokens));
 }
 
-void op_soft_cross_entropy(struct op_ctx *cx, struct soft_sums *sums, float *dz, const float *z, const float *target, const int32_t *tok,
-                           const struct soft_terms *terms, float weight, size_t S, size_t V)
+void op_soft_cross_entropy(struct op_ctx *cx, struct soft_sums *sums, float *dz, const float *z, const float *target,
+                           const int32_t *tok, const struct soft_terms *terms, float weight, size_t S, size_t V)
 {
     size_t mark = op_mark(cx), K = terms->top != 0.0f ? terms->top_tokens : 0, pitch = pitch_of(V, K);
     assert(K <= V);
     struct soft_sums *row = (struct soft_sums *)(void *)op_take(cx, sums_floats(S));
-    struct soft_entropy o = {cx, row, op_take(cx, (size_t)cx->threads * pitch), dz, z, target, tok, terms, weight, V, K, pitch};
+    struct soft_entropy o = {cx, row, op_take(cx, (size_t)cx->threads * pitch), dz, z, target, tok, terms, weight, V, K,
+                             pitch};
     op_parallel(cx, S, 24.0 * (double)S * (double)V, one_row, &o);
     for (size_t s = 0; s < S; s++) {
         sums->data = sums->data + row[s].data;

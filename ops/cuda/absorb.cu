@@ -1,8 +1,8 @@
 /* ops/cuda/absorb.cu -- the queries of attention in the absorbed form (rule 4a).
  *
- * q_abs has one sum for each column, over n ascending. A thread has the sums of four columns, for some rows of the pass, so that each weight is read
- * once for these rows, and neighbouring threads read neighbouring weights. It asks for the weights of several n before it uses the first: if the
- * pass has few rows, all time is waiting for weights. */
+ * q_abs has one sum for each column, over n ascending. A thread has the sums of four columns, for some rows of the
+ * pass, so that each weight is read once for these rows, and neighbouring threads read neighbouring weights. It asks
+ * for the weights of several n before it uses the first: if the pass has few rows, all time is waiting for weights. */
 #include "ops/cuda/dot.h"
 #include "ops/cuda/round.h"
 
@@ -16,7 +16,9 @@ DEVICE void add_weights(float (&sum)[ABSORB_ROWS][COLUMNS], const float w[COLUMN
 }
 
 /* Adds rows [first, first + count) of W_uk, whose q are in shared memory; columns j .. j + 3. */
-template <int TYPE> DEVICE void absorb_rows(float (&sum)[ABSORB_ROWS][COLUMNS], const struct weight_view &w, size_t first, unsigned count, size_t j, const float *q)
+template <int TYPE>
+DEVICE void absorb_rows(float (&sum)[ABSORB_ROWS][COLUMNS], const struct weight_view &w, size_t first, unsigned count,
+                        size_t j, const float *q)
 {
     typedef typename stored<TYPE>::word word;
     constexpr unsigned U = 64 / sizeof(word) < 16 ? 64 / sizeof(word) : 16;
@@ -24,7 +26,8 @@ template <int TYPE> DEVICE void absorb_rows(float (&sum)[ABSORB_ROWS][COLUMNS], 
     const unsigned char *at = (const unsigned char *)w.data + first * row + j * sizeof(word) / COLUMNS;
     float f[COLUMNS], factor;
     unsigned n = 0;
-    for (int aligned = ((uintptr_t)w.data | row) % sizeof(word) == 0 && j + COLUMNS <= w.cols; aligned && n + U <= count; n += U) {
+    for (int aligned = ((uintptr_t)w.data | row) % sizeof(word) == 0 && j + COLUMNS <= w.cols;
+         aligned && n + U <= count; n += U) {
         word v[U];
         UNROLL for (unsigned u = 0; u < U; u++)
             v[u] = read_once((const word *)(const void *)(at + (n + u) * row));
@@ -41,7 +44,8 @@ template <int TYPE> DEVICE void absorb_rows(float (&sum)[ABSORB_ROWS][COLUMNS], 
     }
 }
 
-DEVICE void absorb_any(float (&sum)[ABSORB_ROWS][COLUMNS], const struct weight_view &w, size_t first, unsigned count, size_t j, const float *q)
+DEVICE void absorb_any(float (&sum)[ABSORB_ROWS][COLUMNS], const struct weight_view &w, size_t first, unsigned count,
+                       size_t j, const float *q)
 {
     switch (w.type) {
     case WEIGHT_F32: absorb_rows<WEIGHT_F32>(sum, w, first, count, j, q); break;
@@ -68,7 +72,8 @@ DEVICE void write_query(const struct attention_args &a, const float *q_abs, size
 KERNEL(absorb)
 {
     SHARED(float, q, ABSORB_ROWS * STEP);
-    size_t h = blockIdx.y, first = (size_t)blockIdx.z * ABSORB_ROWS, rows = a.S - first < ABSORB_ROWS ? a.S - first : ABSORB_ROWS;
+    size_t h = blockIdx.y, first = (size_t)blockIdx.z * ABSORB_ROWS,
+           rows = a.S - first < ABSORB_ROWS ? a.S - first : ABSORB_ROWS;
     size_t j = ((size_t)blockIdx.x * THREADS_absorb + threadIdx.x) * COLUMNS;
     float sum[ABSORB_ROWS][COLUMNS] = {};
     for (size_t n0 = 0; n0 < a.nope && a.w_uk.type < WEIGHT_TYPES; n0 += STEP) {
@@ -94,7 +99,8 @@ KERNEL(absorb)
 
 KERNEL(quantize_queries)
 {
-    size_t groups = a.latent / QUANTIZED_GROUP, g = (size_t)blockIdx.x * (THREADS_quantize_queries / 32) + threadIdx.x / 32, pair = g / groups;
+    size_t groups = a.latent / QUANTIZED_GROUP,
+           g = (size_t)blockIdx.x * (THREADS_quantize_queries / 32) + threadIdx.x / 32, pair = g / groups;
     if (g >= a.S * a.heads * groups) /* for all threads of a warp */
         return;
     float d;

@@ -28,7 +28,8 @@ KERNEL(best_of_rows)
 {
     SHARED(struct placed_logit, found, THREADS_best_of_rows);
     size_t begin = blockIdx.y * a.part, end = begin + a.part < a.count ? begin + a.part : a.count;
-    struct placed_logit mine = placed_logit_at(a, begin); /* threads without a candidate of their own take the first, too */
+    struct placed_logit mine = placed_logit_at(a, begin); /* threads without a candidate of their own take the first,
+                                                             too */
     for (size_t i = begin + threadIdx.x; i < end; i += THREADS_best_of_rows)
         mine = better(mine, placed_logit_at(a, i));
     found[threadIdx.x] = mine;

@@ -1,20 +1,24 @@
 /* ops/cuda/attention.cu -- attention over the latent cache in the absorbed form (rule 4, ops/attention.h).
  *
- * All heads read the same cache rows. A number of a row that a thread has read is therefore used for as many heads as registers allow:
+ * All heads read the same cache rows. A number of a row that a thread has read is therefore used for as many heads as
+ * registers allow:
  *
- * attention_scores   A half warp computes sixteen dot products at once, of four heads and four cache rows. Each number that it reads is used four times. The
- *                    warps of a block have other heads and the same cache rows, which then come from the L1 cache.
- * attention_values   o_b[c] is one sum, over j ascending. A thread has the sums of four columns for eight heads, so it uses each number of the cache
- *                    eight times. Before that, a half warp computes the softmax of each head.
+ * attention_scores   A half warp computes sixteen dot products at once, of four heads and four cache rows. Each number
+ *                    that it reads is used four times. The warps of a block have other heads and the same cache rows,
+ *                    which then come from the L1 cache.
+ * attention_values   o_b[c] is one sum, over j ascending. A thread has the sums of four columns for eight heads, so it
+ *                    uses each number of the cache eight times. Before that, a half warp computes the softmax of each
+ *                    head.
  * join_blocks     Joins the blocks in ascending order. A thread has one column.
  *
- * Blocks of 256 tokens, heads and rows of the pass run side by side. The grid depends on the longest timeline; what lies beyond the end of a
- * row's timeline ends at once. */
+ * Blocks of 256 tokens, heads and rows of the pass run side by side. The grid depends on the longest timeline; what
+ * lies beyond the end of a row's timeline ends at once. */
 #include "ops/cuda/dot.h"
 #include "ops/cuda/round.h"
 #include "ops/cuda/softmax.h"
 
-constexpr unsigned BLOCK = 256, HEADS = 4, TOKENS = 4, COLUMNS = 4, JOINED = THREADS_join_blocks; /* HEADS, TOKENS: of a half warp. COLUMNS: of a thread */
+/* HEADS, TOKENS: of a half warp. COLUMNS: of a thread */
+constexpr unsigned BLOCK = 256, HEADS = 4, TOKENS = 4, COLUMNS = 4, JOINED = THREADS_join_blocks;
 
 DEVICE const char *cache_row(const struct attention_args &a, const struct device_row &r, size_t slot)
 {
@@ -76,7 +80,8 @@ DEVICE float dot_of_groups(const struct quantized_group *x, const char *row, siz
 {
     float total = 0.0f, acc = 0.0f;
     for (size_t g = 0; g < groups; g++, row += sizeof(float) + QUANTIZED_GROUP) {
-        const int32_t *w = (const int32_t *)(const void *)(row + sizeof(float)), *q = (const int32_t *)(const void *)x[g].q;
+        const int32_t *w = (const int32_t *)(const void *)(row + sizeof(float)),
+                      *q = (const int32_t *)(const void *)x[g].q;
         int32_t sum = 0;
         UNROLL for (int i = 0; i < QUANTIZED_GROUP / 4; i++)
             sum = __dp4a(w[i], q[i], sum);
@@ -89,7 +94,8 @@ DEVICE float dot_of_groups(const struct quantized_group *x, const char *row, siz
     return total;
 }
 
-/* Returns this lane's dot product of a query and a cache row. `pair` is the number of the query among all rows and heads. */
+/* Returns this lane's dot product of a query and a cache row. `pair` is the number of the query among all rows and
+ * heads. */
 DEVICE float dot_of_lane(const struct attention_args &a, struct score_tile t, size_t pair)
 {
     if (a.cache == CACHE_F32)
@@ -112,7 +118,8 @@ DEVICE float dot_of_lane(const struct attention_args &a, struct score_tile t, si
 KERNEL(attention_scores)
 {
     const struct device_row &r = a.rows[blockIdx.z];
-    size_t begin = (size_t)blockIdx.x * SCORE_TOKENS, end = begin + SCORE_TOKENS < r.length ? begin + SCORE_TOKENS : r.length;
+    size_t begin = (size_t)blockIdx.x * SCORE_TOKENS,
+           end = begin + SCORE_TOKENS < r.length ? begin + SCORE_TOKENS : r.length;
     size_t first = (size_t)blockIdx.y * SCORE_HEADS + threadIdx.x / 32 * HEADS, h = first + lane_of_sum() / TOKENS;
     size_t pairs = blockIdx.z * a.heads, pair = pairs + (h < a.heads ? h : a.heads - 1);
     struct score_tile t;
@@ -164,10 +171,12 @@ DEVICE void add_values(float (&sum)[VALUE_HEADS][COLUMNS], const float v[COLUMNS
     }
 }
 
-/* o_b of four columns for VALUE_HEADS heads, over n tokens. p: [n, VALUE_HEADS]. Some rows are read before the first is used. */
+/* o_b of four columns for VALUE_HEADS heads, over n tokens. p: [n, VALUE_HEADS]. Some rows are read before the first is
+ * used. */
 template <int CACHE>
-DEVICE void values_of_columns(float (&sum)[VALUE_HEADS][COLUMNS], const struct attention_args &a, const struct device_row &r, const int32_t *slots, const float4 *p,
-                              unsigned n, size_t column)
+DEVICE void values_of_columns(float (&sum)[VALUE_HEADS][COLUMNS], const struct attention_args &a,
+                              const struct device_row &r, const int32_t *slots, const float4 *p, unsigned n,
+                              size_t column)
 {
     constexpr unsigned U = 4;
     float v[U][COLUMNS];
@@ -189,7 +198,8 @@ KERNEL(attention_values)
     SHARED(float4, p, BLOCK * VALUE_HEADS / 4); /* [256, VALUE_HEADS] */
     SHARED(int32_t, slots, BLOCK);
     const struct device_row &r = a.rows[blockIdx.z];
-    size_t tiles = (a.heads + VALUE_HEADS - 1) / VALUE_HEADS, first = blockIdx.y % tiles * VALUE_HEADS, begin = (size_t)blockIdx.x * BLOCK;
+    size_t tiles = (a.heads + VALUE_HEADS - 1) / VALUE_HEADS, first = blockIdx.y % tiles * VALUE_HEADS,
+           begin = (size_t)blockIdx.x * BLOCK;
     size_t column = blockIdx.y / tiles * VALUE_COLUMNS + threadIdx.x * COLUMNS, pairs = blockIdx.z * a.heads + first;
     if (begin >= r.length)
         return;
@@ -199,7 +209,8 @@ KERNEL(attention_values)
     {
         int is_head = first + mine < a.heads;
         size_t pair = pairs + (is_head ? mine : 0);
-        float l, m = softmax_block((float *)(void *)p + mine, VALUE_HEADS, a.score + pair * a.blocks * BLOCK + begin, 1, n, &l);
+        float l, m = softmax_block((float *)(void *)p + mine, VALUE_HEADS, a.score + pair * a.blocks * BLOCK + begin, 1,
+                                   n, &l);
         if (is_head && lane_of_sum() == 0 && blockIdx.y < tiles) {
             a.m[pair * a.blocks + blockIdx.x] = m;
             a.l[pair * a.blocks + blockIdx.x] = l;
@@ -227,9 +238,11 @@ KERNEL(attention_values)
 KERNEL(join_blocks)
 {
     SHARED(float, e, JOINED);
-    size_t pair = blockIdx.x, c = (size_t)blockIdx.y * JOINED + threadIdx.x, place = a.cache == CACHE_F32 ? chunk_place(c) : c;
+    size_t pair = blockIdx.x, c = (size_t)blockIdx.y * JOINED + threadIdx.x,
+           place = a.cache == CACHE_F32 ? chunk_place(c) : c;
     size_t blocks = (a.rows[pair / a.heads].length + BLOCK - 1) / BLOCK;
-    const float *m = a.m + pair * a.blocks, *l = a.l + pair * a.blocks, *values = a.values + pair * a.blocks * a.columns + place;
+    const float *m = a.m + pair * a.blocks, *l = a.l + pair * a.blocks,
+                *values = a.values + pair * a.blocks * a.columns + place;
     float M = m[0], L = 0.0f, o = 0.0f;
     for (size_t b = 1; b < blocks; b++)
         M = m[b] > M ? m[b] : M;

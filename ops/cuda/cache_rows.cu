@@ -1,4 +1,5 @@
-/* ops/cuda/cache_rows.cu -- the queries of a pass are rotated, and its latents and keys are written to the cache (ops/cache_rows.h). */
+/* ops/cuda/cache_rows.cu -- the queries of a pass are rotated, and its latents and keys are written to the cache
+ * (ops/cache_rows.h). */
 #include "ops/cuda/dot.h"
 #include "ops/cuda/rotate.h"
 #include "ops/cuda/round.h"
@@ -9,7 +10,8 @@ DEVICE void rotate_queries(const struct cache_rows_args &a, float scale)
     size_t heads = a.heads - first < CACHE_ROWS_HEADS ? a.heads - first : CACHE_ROWS_HEADS;
     float *q = a.q + blockIdx.x * a.ldq + first * width;
     for (size_t i = threadIdx.x; i < heads * half; i += THREADS_cache_rows)
-        rotate_pair(q + i / half * width + a.nope, i % half, half, a.interleave, a.cos_sin + blockIdx.x * a.rope, scale);
+        rotate_pair(q + i / half * width + a.nope, i % half, half, a.interleave, a.cos_sin + blockIdx.x * a.rope,
+                    scale);
     for (size_t i = threadIdx.x; i < heads * a.nope && scale != 1.0f; i += THREADS_cache_rows)
         q[i / a.nope * width + i % a.nope] *= scale;
 }
@@ -63,7 +65,8 @@ DEVICE void write_row(const struct cache_rows_args &a, float *x)
     size_t n = a.latent + a.rope;
     if (a.cache == CACHE_Q8) {
         write_groups(row, x, a.latent, a.read_back);
-        write_bf16((uint16_t *)(void *)(row + a.rope_at), x + a.latent, a.rope, (a.row_bytes - a.rope_at) / sizeof(uint16_t), a.read_back);
+        write_bf16((uint16_t *)(void *)(row + a.rope_at), x + a.latent, a.rope,
+                   (a.row_bytes - a.rope_at) / sizeof(uint16_t), a.read_back);
     } else if (a.cache == CACHE_BF16) {
         write_bf16((uint16_t *)(void *)row, x, n, a.row_bytes / sizeof(uint16_t), a.read_back);
     } else {

@@ -29,7 +29,8 @@ struct cublas {
 static int open_library(struct cublas *c, const char *name, char *message, size_t size)
 {
     void *found;
-    c->library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* never unloaded: it may have threads of its own */
+    c->library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* never unloaded: it may have threads of its
+                                                                         own */
     if (!c->library)
         return -1;
 #define X(member, function, result, arguments)                                                    \
@@ -61,7 +62,8 @@ struct cublas *cublas_open(void *stream, void *memory, size_t bytes, char *messa
 {
     struct cublas *c = calloc(1, sizeof *c);
     cublas_status status = 0;
-    snprintf(message, size, c ? "cuBLAS is not installed: libcublas.so.13, .12 and .11 are missing" : "no memory for cuBLAS");
+    snprintf(message, size,
+             c ? "cuBLAS is not installed: libcublas.so.13, .12 and .11 are missing" : "no memory for cuBLAS");
     for (size_t i = 0; c && !c->handle && i < LIBRARIES; i++)
         if (open_library(c, libraries[i], message, size))
             close_library(c);
@@ -83,13 +85,15 @@ void cublas_close(struct cublas *c)
     free(c);
 }
 
-/* Our matrices are stored row by row. cuBLAS reads matrices column by column, so it sees the transpose of each of ours. It therefore computes
- * y^T [N,S] = W [N,K] x^T [K,S]. */
+/* Our matrices are stored row by row. cuBLAS reads matrices column by column, so it sees the transpose of each of ours.
+ * It therefore computes y^T [N,S] = W [N,K] x^T [K,S]. */
 const char *cublas_gemm(const struct cublas *c, const struct gemm *g)
 {
     const float one = 1.0f, zero = 0.0f;
-    assert(g->N <= INT_MAX && g->S <= INT_MAX && g->K <= INT_MAX && g->ldw <= INT_MAX && g->ldx <= INT_MAX && g->ldy <= INT_MAX);
-    cublas_status status = c->gemm(c->handle, CUBLAS_TRANSPOSED, CUBLAS_AS_STORED, (int)g->N, (int)g->S, (int)g->K, &one, g->w, CUBLAS_BF16, (int)g->ldw,
-                                   g->x, CUBLAS_BF16, (int)g->ldx, &zero, g->y, CUBLAS_F32, (int)g->ldy, CUBLAS_SUMS_F32, CUBLAS_ANY_ALGORITHM);
+    assert(g->N <= INT_MAX && g->S <= INT_MAX && g->K <= INT_MAX && g->ldw <= INT_MAX && g->ldx <= INT_MAX &&
+           g->ldy <= INT_MAX);
+    cublas_status status = c->gemm(c->handle, CUBLAS_TRANSPOSED, CUBLAS_AS_STORED, (int)g->N, (int)g->S, (int)g->K,
+                                   &one, g->w, CUBLAS_BF16, (int)g->ldw, g->x, CUBLAS_BF16, (int)g->ldx, &zero, g->y,
+                                   CUBLAS_F32, (int)g->ldy, CUBLAS_SUMS_F32, CUBLAS_ANY_ALGORITHM);
     return status ? c->text(status) : NULL;
 }

@@ -1,8 +1,8 @@
-/* ops/cuda/decode.h -- unpacks a group of 32 quantized weights, as quantized_codes in simd/quantized.c does. simd/quantized.h and
- * simd/quantized_grid.h show the layouts of the blocks.
+/* ops/cuda/decode.h -- unpacks a group of 32 quantized weights, as quantized_codes in simd/quantized.c does.
+ * simd/quantized.h and simd/quantized_grid.h show the layouts of the blocks.
  *
- * Codes are computed four at a time, in the bytes of an integer. Blocks may begin at any address. Only aligned integers are read, so up to
- * three bytes before and after a block are read too; they belong to the same allocation. */
+ * Codes are computed four at a time, in the bytes of an integer. Blocks may begin at any address. Only aligned integers
+ * are read, so up to three bytes before and after a block are read too; they belong to the same allocation. */
 #ifndef VB_CUDA_DECODE_H
 #define VB_CUDA_DECODE_H
 
@@ -81,10 +81,12 @@ DEVICE void nibbles_of_iq4(uint32_t q[8], const unsigned char *bytes)
 }
 
 /* Q4_K, and Q5_K with `high` */
-DEVICE void codes_of_k(struct group_codes &out, const unsigned char *block, const unsigned char *high, const unsigned char *bytes, unsigned g)
+DEVICE void codes_of_k(struct group_codes &out, const unsigned char *block, const unsigned char *high,
+                       const unsigned char *bytes, unsigned g)
 {
     const unsigned char *s = block + 4;
-    int sc = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4, m = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
+    int sc = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4,
+        m = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
     out.scale[0] = out.scale[1] = half_at(block) * (float)sc;
     out.minimum[0] = out.minimum[1] = half_at(block + 2) * (float)m;
     UNROLL for (int i = 0; i < 8; i++) {
@@ -97,14 +99,18 @@ DEVICE void codes_of_k(struct group_codes &out, const unsigned char *block, cons
 DEVICE void codes_of_q6_k(struct group_codes &out, const unsigned char *block, unsigned g)
 {
     const unsigned char *low = block + g / 4 * 64 + g % 2 * 32, *high = block + 128 + g / 4 * 32;
-    UNROLL for (int i = 0; i < 8; i++)
-        out.q[i] = minus((u32_at(low + 4 * i) >> g % 4 / 2 * 4 & 0x0f0f0f0f) | (u32_at(high + 4 * i) >> 2 * (g % 4) & 0x03030303) << 4, 32);
+    UNROLL for (int i = 0; i < 8; i++) out.q[i] = minus((u32_at(low + 4 * i) >> g % 4 / 2 * 4 & 0x0f0f0f0f) |
+                                                            (u32_at(high + 4 * i) >> 2 * (g % 4) & 0x03030303) << 4,
+                                                        32);
     UNROLL for (int half = 0; half < 2; half++)
         out.scale[half] = half_at(block + 208) * (float)(int8_t)block[192 + 2 * g + half];
 }
 
 /* the low two bits of codes 4i .. 4i + 3 of group g */
-DEVICE uint32_t two_bits(const unsigned char *bytes, unsigned g, int i) { return u32_at(bytes + g / 4 * 32 + 4 * i) >> 2 * (g % 4) & 0x03030303; }
+DEVICE uint32_t two_bits(const unsigned char *bytes, unsigned g, int i)
+{
+    return u32_at(bytes + g / 4 * 32 + 4 * i) >> 2 * (g % 4) & 0x03030303;
+}
 
 DEVICE void codes_of_q3_k(struct group_codes &out, const unsigned char *block, unsigned g)
 {
@@ -202,10 +208,15 @@ DEVICE uint64_t grid_row(int type, const void *grid, const unsigned char *block,
 DEVICE void codes_of_grid(struct group_codes &out, int type, const void *grid, const unsigned char *block, unsigned g)
 {
     bool iq1 = type == WEIGHT_IQ1_S || type == WEIGHT_IQ1_M;
-    uint32_t packed = type == WEIGHT_IQ2_XXS ? u32_at(block + 6 + 8 * g) : type == WEIGHT_IQ3_XXS ? u32_at(block + 66 + 4 * g) : 0;
-    uint32_t high = type == WEIGHT_IQ1_S ? u16_at(block + 34 + 2 * g) : type == WEIGHT_IQ1_M ? u16_at(block + 32 + 2 * g) : 0;
+    uint32_t packed = type == WEIGHT_IQ2_XXS ? u32_at(block + 6 + 8 * g)
+                      : type == WEIGHT_IQ3_XXS ? u32_at(block + 66 + 4 * g)
+                      : 0;
+    uint32_t high = type == WEIGHT_IQ1_S ? u16_at(block + 34 + 2 * g)
+                    : type == WEIGHT_IQ1_M ? u16_at(block + 32 + 2 * g)
+                    : 0;
     const unsigned char *s = block + 48;
-    uint32_t d = type == WEIGHT_IQ1_M ? s[1] >> 4 | (s[3] & 0xf0u) | (s[5] & 0xf0u) << 4 | (s[7] & 0xf0u) << 8 : u16_at(block);
+    uint32_t d = type == WEIGHT_IQ1_M ? s[1] >> 4 | (s[3] & 0xf0u) | (s[5] & 0xf0u) << 4 | (s[7] & 0xf0u) << 8
+                                      : u16_at(block);
     UNROLL for (unsigned half = 0; half < 2; half++) {
         uint32_t ls;
         switch (type) {
@@ -217,7 +228,10 @@ DEVICE void codes_of_grid(struct group_codes &out, int type, const void *grid, c
         case WEIGHT_IQ1_S: ls = high >> 12 & 7; break;
         default: ls = u16_at(s + g / 2 * 2) >> (6 * (g % 2) + 3 * half) & 7;
         }
-        out.scale[half] = half_to_float((uint16_t)d) * (float)(2 * ls + 1) * (type == WEIGHT_IQ3_S ? 1.0f : type == WEIGHT_IQ3_XXS ? 0.25f : 0.125f);
+        out.scale[half] = half_to_float((uint16_t)d) * (float)(2 * ls + 1) *
+                          (type == WEIGHT_IQ3_S ? 1.0f
+                           : type == WEIGHT_IQ3_XXS ? 0.25f
+                           : 0.125f);
     }
     UNROLL for (unsigned i = 0; i < 4; i++) {
         uint64_t row = grid_row(type, grid, block, g, i);
@@ -230,14 +244,17 @@ DEVICE void codes_of_grid(struct group_codes &out, int type, const void *grid, c
         }
         if (type == WEIGHT_IQ2_XS)
             seven = u16_at(block + 2 + 8 * g + 2 * i) >> 9;
-        signs = type == WEIGHT_IQ2_S ? block[34 + 4 * g + i] : type == WEIGHT_IQ3_S ? block[74 + 4 * g + i] : seven | odd_ones(seven) << 7;
+        signs = type == WEIGHT_IQ2_S ? block[34 + 4 * g + i]
+                : type == WEIGHT_IQ3_S ? block[74 + 4 * g + i]
+                : seven | odd_ones(seven) << 7;
         out.q[2 * i] = with_signs(lower, signs);
         out.q[2 * i + 1] = with_signs(upper, signs >> 4);
     }
 }
 
 /* Unpacks group g of a block of matrix w. `grid` is the grid of its type, or NULL. */
-DEVICE void unpack_group(struct group_codes &out, const struct weight_view &w, const void *grid, const unsigned char *block, unsigned g)
+DEVICE void unpack_group(struct group_codes &out, const struct weight_view &w, const void *grid,
+                         const unsigned char *block, unsigned g)
 {
     out.minimum[0] = out.minimum[1] = 0.0f;
     switch (w.type) {
@@ -277,7 +294,9 @@ DEVICE void unpack_group(struct group_codes &out, const struct weight_view &w, c
         break;
     case WEIGHT_IQ4_XS:
         nibbles_of_iq4(out.q, block + 8 + 16 * g);
-        out.scale[0] = half_at(block) * (float)((int)((block[2 + g / 4] >> 2 * (g % 4) & 3u) << 4 | (block[4 + g / 2] >> 4 * (g % 2) & 15u)) - 32);
+        out.scale[0] = half_at(block) * (float)((int)((block[2 + g / 4] >> 2 * (g % 4) & 3u) << 4 |
+                                                      (block[4 + g / 2] >> 4 * (g % 2) & 15u)) -
+                                                32);
         break;
     case WEIGHT_TQ2_0:
         UNROLL for (int i = 0; i < 8; i++)

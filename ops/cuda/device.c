@@ -166,13 +166,15 @@ void device_copy(struct device *d, void *to, const void *from, size_t bytes)
     end_work(d);
 }
 
-void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args, size_t size)
+void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args,
+                   size_t size)
 {
     const unsigned grid[3] = {(unsigned)x, (unsigned)y, (unsigned)z};
     if (!x || !y || !z || !begin_work(d))
         return;
     if (x > INT32_MAX || y > DEVICE_MOST_BLOCKS || z > DEVICE_MOST_BLOCKS)
-        snprintf(d->failure, sizeof d->failure, "%s: a kernel would need %zu x %zu x %zu blocks; compute fewer tokens in a pass", d->name, x, y, z);
+        snprintf(d->failure, sizeof d->failure,
+                 "%s: a kernel would need %zu x %zu x %zu blocks; compute fewer tokens in a pass", d->name, x, y, z);
     else
         d->type->launch(d, kernel, grid, args, size);
     end_work(d);

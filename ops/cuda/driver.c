@@ -1,4 +1,5 @@
-/* ops/cuda/driver.c -- a device (device.h) that is an NVIDIA GPU. All functions and their numbers are those of the CUDA driver API. */
+/* ops/cuda/driver.c -- a device (device.h) that is an NVIDIA GPU. All functions and their numbers are those of the CUDA
+ * driver API. */
 #include "ops/cuda/driver.h"
 #include "ops/cuda/cublas.h"
 
@@ -11,39 +12,40 @@ typedef int result;             /* CUresult; 0: success */
 typedef unsigned long long address; /* CUdeviceptr */
 
 /* X(member, name in the library, arguments) */
-#define DRIVER_FUNCTIONS(X)                                                                              \
-    X(init, "cuInit", (unsigned flags))                                                                  \
-    X(driver_version, "cuDriverGetVersion", (int *version))                                              \
-    X(device_count, "cuDeviceGetCount", (int *count))                                                    \
-    X(device_get, "cuDeviceGet", (int *device, int ordinal))                                             \
-    X(device_name, "cuDeviceGetName", (char *name, int length, int device))                              \
-    X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))                 \
-    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                          \
-    X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                     \
-    X(context_set, "cuCtxSetCurrent", (void *context))                                                   \
-    X(memory_info, "cuMemGetInfo_v2", (size_t *free, size_t *total))                                     \
-    X(module_load, "cuModuleLoadData", (void **module, const void *image))                               \
-    X(module_unload, "cuModuleUnload", (void *module))                                                   \
-    X(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name))         \
-    X(function_attribute, "cuFuncGetAttribute", (int *value, int attribute, void *function))             \
-    X(memory_allocate, "cuMemAlloc_v2", (address *at, size_t bytes))                                     \
-    X(memory_free, "cuMemFree_v2", (address at))                                                         \
-    X(host_allocate, "cuMemHostAlloc", (void **at, size_t bytes, unsigned flags))                        \
-    X(host_free, "cuMemFreeHost", (void *at))                                                            \
-    X(copy_to, "cuMemcpyHtoDAsync_v2", (address to, const void *from, size_t bytes, void *stream))       \
-    X(copy_from, "cuMemcpyDtoHAsync_v2", (void *to, address from, size_t bytes, void *stream))           \
-    X(copy_between, "cuMemcpyDtoDAsync_v2", (address to, address from, size_t bytes, void *stream))      \
-    X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                  \
-    X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                              \
-    X(stream_wait, "cuStreamSynchronize", (void *stream))                                                \
-    X(launch, "cuLaunchKernel", (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
-                                 void *stream, void **parameters, void **extra))                         \
-    X(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                                \
-    X(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                                   \
+#define DRIVER_FUNCTIONS(X) \
+    X(init, "cuInit", (unsigned flags)) \
+    X(driver_version, "cuDriverGetVersion", (int *version)) \
+    X(device_count, "cuDeviceGetCount", (int *count)) \
+    X(device_get, "cuDeviceGet", (int *device, int ordinal)) \
+    X(device_name, "cuDeviceGetName", (char *name, int length, int device)) \
+    X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device)) \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device)) \
+    X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device)) \
+    X(context_set, "cuCtxSetCurrent", (void *context)) \
+    X(memory_info, "cuMemGetInfo_v2", (size_t *free, size_t *total)) \
+    X(module_load, "cuModuleLoadData", (void **module, const void *image)) \
+    X(module_unload, "cuModuleUnload", (void *module)) \
+    X(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name)) \
+    X(function_attribute, "cuFuncGetAttribute", (int *value, int attribute, void *function)) \
+    X(memory_allocate, "cuMemAlloc_v2", (address * at, size_t bytes)) \
+    X(memory_free, "cuMemFree_v2", (address at)) \
+    X(host_allocate, "cuMemHostAlloc", (void **at, size_t bytes, unsigned flags)) \
+    X(host_free, "cuMemFreeHost", (void *at)) \
+    X(copy_to, "cuMemcpyHtoDAsync_v2", (address to, const void *from, size_t bytes, void *stream)) \
+    X(copy_from, "cuMemcpyDtoHAsync_v2", (void *to, address from, size_t bytes, void *stream)) \
+    X(copy_between, "cuMemcpyDtoDAsync_v2", (address to, address from, size_t bytes, void *stream)) \
+    X(stream_create, "cuStreamCreate", (void **stream, unsigned flags)) \
+    X(stream_destroy, "cuStreamDestroy_v2", (void *stream)) \
+    X(stream_wait, "cuStreamSynchronize", (void *stream)) \
+    X(launch, "cuLaunchKernel", \
+      (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
+       void *stream, void **parameters, void **extra)) \
+    X(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode)) \
+    X(capture_end, "cuStreamEndCapture", (void *stream, void **graph)) \
     X(graph_instantiate, "cuGraphInstantiateWithFlags", (void **executable, void *graph, unsigned long long flags)) \
-    X(graph_destroy, "cuGraphDestroy", (void *graph))                                                    \
-    X(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                                   \
-    X(graph_forget, "cuGraphExecDestroy", (void *executable))                                            \
+    X(graph_destroy, "cuGraphDestroy", (void *graph)) \
+    X(graph_launch, "cuGraphLaunch", (void *executable, void *stream)) \
+    X(graph_forget, "cuGraphExecDestroy", (void *executable)) \
     X(error_text, "cuGetErrorString", (result code, const char **text))
 
 #define STAGING ((size_t)16 << 20)
@@ -81,7 +83,8 @@ static int check(struct gpu *g, result code, const char *what)
         return 0;
     g->error_text(code, &text);
     if (!*g->device.failure)
-        snprintf(g->device.failure, sizeof g->device.failure, "%s: %s failed: %s", g->device.name, what, text ? text : "unknown error");
+        snprintf(g->device.failure, sizeof g->device.failure, "%s: %s failed: %s", g->device.name, what,
+                 text ? text : "unknown error");
     return -1;
 }
 
@@ -97,7 +100,8 @@ static struct gpu *of(struct device *d)
 static int allocate(struct device *d, void **at, size_t bytes)
 {
     address a;
-    if (of(d)->memory_allocate(&a, (bytes + 15) & ~(size_t)15)) /* no failure of the device: the caller may do without */
+    if (of(d)->memory_allocate(&a, (bytes + 15) & ~(size_t)15)) /* no failure of the device: the caller may do
+                                                                   without */
         return -1;
     *at = (void *)(uintptr_t)a;
     return 0;
@@ -112,7 +116,8 @@ static int wait_for(struct device *d)
     return check(g, g->stream_wait(g->stream), "a computation");
 }
 
-/* The driver may read host memory after a copy to the device was asked for. The caller may change its memory then, so the driver gets a copy of it. */
+/* The driver may read host memory after a copy to the device was asked for. The caller may change its memory then, so
+ * the driver gets a copy of it. */
 static int write_to(struct device *d, void *to, const void *host, size_t bytes)
 {
     struct gpu *g = of(d);
@@ -146,7 +151,10 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
     char copied[4096];
     void *parameters[] = {copied};
     memcpy(copied, args, size);
-    return check(g, g->launch(g->kernel[kernel], grid[0], grid[1], grid[2], kernel_threads[kernel], 1, 1, 0, g->stream, parameters, NULL), kernel_names[kernel]);
+    return check(g,
+                 g->launch(g->kernel[kernel], grid[0], grid[1], grid[2], kernel_threads[kernel], 1, 1, 0, g->stream,
+                           parameters, NULL),
+                 kernel_names[kernel]);
 }
 
 /* A recording is a CUDA graph: the stream's work is captured while it is given. */
@@ -175,7 +183,8 @@ static int replay(struct device *d, void *recording)
 
 static void forget(struct device *d, void *recording) { of(d)->graph_forget(recording); }
 
-/* cuBLAS gets this much memory, as NVIDIA recommends for its largest GPUs. Its own would be allocated where the program does not count it. */
+/* cuBLAS gets this much memory, as NVIDIA recommends for its largest GPUs. Its own would be allocated where the program
+ * does not count it. */
 #define CUBLAS_BYTES ((size_t)32 << 20)
 
 static int open_gemm(struct device *d, char *message, size_t size)
@@ -183,8 +192,10 @@ static int open_gemm(struct device *d, char *message, size_t size)
     struct gpu *g = of(d);
     void *at = NULL;
     if (GEMM_BYTES + CUBLAS_BYTES > d->memory - d->taken || allocate(d, &at, GEMM_BYTES + CUBLAS_BYTES)) {
-        snprintf(message, size, "%s has no memory for cuBLAS: %.1f of %.1f MB are free, wanted %.1f MB; offload fewer layers", d->name,
-                 1e-6 * (double)(d->memory - d->taken), 1e-6 * (double)d->memory, 1e-6 * (double)(GEMM_BYTES + CUBLAS_BYTES));
+        snprintf(message, size,
+                 "%s has no memory for cuBLAS: %.1f of %.1f MB are free, wanted %.1f MB; offload fewer layers", d->name,
+                 1e-6 * (double)(d->memory - d->taken), 1e-6 * (double)d->memory,
+                 1e-6 * (double)(GEMM_BYTES + CUBLAS_BYTES));
         return -1;
     }
     g->cublas = cublas_open(g->stream, (char *)at + GEMM_BYTES, CUBLAS_BYTES, message, size);
@@ -229,8 +240,8 @@ static void close_gpu(struct device *d)
     free(g);
 }
 
-static const struct device_type type = {allocate, release, write_to, read_from, copy, launch, wait_for, record, recorded, replay, forget, close_gpu,
-                                        open_gemm, gemm};
+static const struct device_type type = {allocate, release, write_to, read_from, copy, launch, wait_for, record,
+                                        recorded, replay, forget, close_gpu, open_gemm, gemm};
 
 /* ---- opening ---- */
 
@@ -291,7 +302,8 @@ static int find_gpu(struct gpu *g, int number, char *message, size_t size)
     return code ? -1 : 0;
 }
 
-/* Asks the code that was loaded: what was compiled for older GPUs runs on new ones, too, but does not use their tensor cores. */
+/* Asks the code that was loaded: what was compiled for older GPUs runs on new ones, too, but does not use their tensor
+ * cores. */
 static int has_tensor_cores(const struct gpu *g)
 {
     const int ptx_version = 5; /* CU_FUNC_ATTRIBUTE_PTX_VERSION: 80 for compute_80 */
@@ -304,7 +316,8 @@ static double peak_bandwidth(const struct gpu *g)
 {
     const int memory_clock_rate = 36, global_memory_bus_width = 37; /* CU_DEVICE_ATTRIBUTE_...: kHz, bits */
     int khz = 0, bits = 0;
-    if (g->device_attribute(&khz, memory_clock_rate, g->number) || g->device_attribute(&bits, global_memory_bus_width, g->number))
+    if (g->device_attribute(&khz, memory_clock_rate, g->number) ||
+        g->device_attribute(&bits, global_memory_bus_width, g->number))
         return 0;
     return 2e3 * khz * bits / 8;
 }
@@ -315,7 +328,8 @@ static int find_kernels(struct gpu *g, char *message, size_t size)
     result code = g->module_load(&g->module, cuda_image());
     g->driver_version(&version);
     if (code) {
-        snprintf(message, size, "%s cannot run the kernels: %s (its driver is for CUDA %d.%d)", g->device.name, text_of(g, code), version / 1000, version % 1000 / 10);
+        snprintf(message, size, "%s cannot run the kernels: %s (its driver is for CUDA %d.%d)", g->device.name,
+                 text_of(g, code), version / 1000, version % 1000 / 10);
         return -1;
     }
     for (int i = 0; i < KERNEL_COUNT; i++)

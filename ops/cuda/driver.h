@@ -1,14 +1,14 @@
 /* ops/cuda/driver.h -- NVIDIA GPUs, through their driver.
  *
- * The driver's library, libcuda.so.1, is opened when a GPU is asked for. Nothing of CUDA is linked. The kernels are in the program if it was built with
- * `make CUDA=yes` (ops/cuda/image.c). */
+ * The driver's library, libcuda.so.1, is opened when a GPU is asked for. Nothing of CUDA is linked. The kernels are in
+ * the program if it was built with `make CUDA=yes` (ops/cuda/image.c). */
 #ifndef VB_CUDA_DRIVER_H
 #define VB_CUDA_DRIVER_H
 
 #include "ops/cuda/device.h"
 
-/* Opens GPU number `number`, counted as CUDA counts them. The caller closes it with device_close. If it fails, it returns NULL and writes a sentence
- * to `message`. */
+/* Opens GPU number `number`, counted as CUDA counts them. The caller closes it with device_close. If it fails, it
+ * returns NULL and writes a sentence to `message`. */
 struct device *driver_open(int number, char *message, size_t size);
 
 /* Returns whether a name is that of a GPU: "cuda", or "cuda:" and a number. Sets *number. */

@@ -6,11 +6,13 @@ DEVICE float quantized_at(const struct matmul_part &p, size_t n, size_t j)
     size_t at = n * p.w.stride + j;
     unsigned l = (unsigned)at % QUANTIZED_GROUP, group = (unsigned)(at % p.format.numbers) / QUANTIZED_GROUP;
     struct group_codes codes;
-    unpack_group(codes, p.w, p.format.grid, (const unsigned char *)p.w.data + at / p.format.numbers * p.format.bytes, group);
+    unpack_group(codes, p.w, p.format.grid, (const unsigned char *)p.w.data + at / p.format.numbers * p.format.bytes,
+                 group);
     uint32_t four = 0;
     UNROLL for (unsigned i = 0; i < 8; i++)
         four = i == l / 4 ? codes.q[i] : four;
-    return (l < 16 ? codes.scale[0] : codes.scale[1]) * (float)(int8_t)(four >> 8 * (l % 4)) - (l < 16 ? codes.minimum[0] : codes.minimum[1]);
+    return (l < 16 ? codes.scale[0] : codes.scale[1]) * (float)(int8_t)(four >> 8 * (l % 4)) -
+           (l < 16 ? codes.minimum[0] : codes.minimum[1]);
 }
 
 KERNEL(embed)

@@ -1,8 +1,8 @@
 /* ops/cuda/expf.h -- exp (rule 5 of docs/ARITHMETIC.md) for kernels, with the bits of kernel_expf.
  *
- * This is the method of SLEEF's function expf (u10) in its version with fma, which the CPU calls. The constants are those of SLEEF 3.5.1. x is
- * q ln2 + s with an integer q; exp(s) is 1 + s + s^2 P(s), where P is a polynomial of degree 5; and exp(x) is 2^q exp(s). The test
- * checkcuda_exp compares it with the CPU. */
+ * This is the method of SLEEF's function expf (u10) in its version with fma, which the CPU calls. The constants are
+ * those of SLEEF 3.5.1. x is q ln2 + s with an integer q; exp(s) is 1 + s + s^2 P(s), where P is a polynomial of degree
+ * 5; and exp(x) is 2^q exp(s). The test checkcuda_exp compares it with the CPU. */
 #ifndef VB_CUDA_EXPF_H
 #define VB_CUDA_EXPF_H
 

@@ -1,9 +1,12 @@
-/* ops/cuda/indexer.cu -- the indexer of sparse attention (rule 9, ops/indexer.h): keys, queries, scores, and the choice.
+/* ops/cuda/indexer.cu -- the indexer of sparse attention (rule 9, ops/indexer.h): keys, queries, scores, and the
+ * choice.
  *
  * index_keys, index_queries   A block of threads has one vector of at most 128 numbers, a number for each thread.
- * index_scores   A half warp has eight keys in registers. For two heads at once, it computes the sixteen dot products with them.
- * index_keep     A block of threads has one query. It finds the lowest rank that is kept, two bits at a time, and then writes the kept tokens in
- *                ascending order: each warp has a part of the tokens, and counts first how many of them are kept. */
+ * index_scores   A half warp has eight keys in registers. For two heads at once, it computes the sixteen dot products
+ *                with them.
+ * index_keep     A block of threads has one query. It finds the lowest rank that is kept, two bits at a time, and then
+ *                writes the kept tokens in ascending order: each warp has a part of the tokens, and counts first how
+ *                many of them are kept. */
 #include "ops/cuda/dot.h"
 #include "ops/cuda/rotate.h"
 #include "ops/cuda/round.h"
@@ -39,7 +42,8 @@ DEVICE void hadamard(float *x, size_t D, float scale)
     __syncthreads();
 }
 
-/* Encodes D numbers as E4M3, as op_encode_e4m3 does. Thread i gets the code of number i, and every thread the scale. most: [4], shared. */
+/* Encodes D numbers as E4M3, as op_encode_e4m3 does. Thread i gets the code of number i, and every thread the scale.
+ * most: [4], shared. */
 DEVICE float encode(uint8_t *code, const float *x, size_t D, uint32_t *most)
 {
     size_t i = threadIdx.x;
@@ -165,7 +169,8 @@ DEVICE float sum_of_heads(const struct index_choice_args &a, const float (&key)[
             const float *q = a.q + (query * a.heads + (h + i < a.heads ? h + i : h)) * a.dim;
             UNROLL for (unsigned c = 0; c < CHUNKS; c++) {
                 if (c * DOT_CHUNK < a.dim) {
-                    float odd = q[c * DOT_CHUNK + lane_of_sum()], even = q[c * DOT_CHUNK + DOT_CHUNK / 2 + lane_of_sum()];
+                    float odd = q[c * DOT_CHUNK + lane_of_sum()],
+                          even = q[c * DOT_CHUNK + DOT_CHUNK / 2 + lane_of_sum()];
                     UNROLL for (unsigned j = 0; j < KEYS; j++) {
                         float *s = &sum[i * KEYS + j];
                         *s = fmaf(key[j][2 * c], odd, *s);
@@ -186,7 +191,8 @@ DEVICE float sum_of_heads(const struct index_choice_args &a, const float (&key)[
 KERNEL(index_scores)
 {
     const struct device_row &r = a.rows[blockIdx.y];
-    size_t first_of_warp = (size_t)blockIdx.x * INDEX_SCORE_TOKENS + threadIdx.x / 32 * 2 * KEYS, first = first_of_warp + threadIdx.x / 16 % 2 * KEYS;
+    size_t first_of_warp = (size_t)blockIdx.x * INDEX_SCORE_TOKENS + threadIdx.x / 32 * 2 * KEYS,
+           first = first_of_warp + threadIdx.x / 16 % 2 * KEYS;
     if (!has_to_choose(r, a.kept) || first_of_warp >= r.length) /* the halves of a warp stay together */
         return;
     const char *row[KEYS];
@@ -202,7 +208,10 @@ KERNEL(index_scores)
     UNROLL for (unsigned j = 1; j < KEYS; j++)
         mine = lane_of_sum() == j ? row[j] : mine;
     if (lane_of_sum() < KEYS && first + lane_of_sum() < r.length)
-        a.score[blockIdx.y * a.longest + first + lane_of_sum()] = (a.codes ? *(const float *)(const void *)(mine + a.dim) : 1.0f) * acc;
+        a.score[blockIdx.y * a.longest + first + lane_of_sum()] = (a.codes
+                                                                       ? *(const float *)(const void *)(mine + a.dim)
+                                                                       : 1.0f) *
+                                                                  acc;
 }
 
 /* ---- the choice ---- */
@@ -262,7 +271,8 @@ KERNEL(index_keep)
     if (!has_to_choose(r, a.kept))
         return;
     const float *score = a.score + blockIdx.x * a.longest;
-    unsigned n = r.length, wanted = (unsigned)a.kept, warp = threadIdx.x / 32, size = (n + 32 * WARPS - 1) / (32 * WARPS) * 32;
+    unsigned n = r.length, wanted = (unsigned)a.kept, warp = threadIdx.x / 32,
+             size = (n + 32 * WARPS - 1) / (32 * WARPS) * 32;
     unsigned begin = warp * size < n ? warp * size : n, end = begin + size < n ? begin + size : n;
     uint32_t least = find_rank(score, n, wanted, a.bf16_scores, parts);
     unsigned count[2] = {};
@@ -285,13 +295,16 @@ KERNEL(index_keep)
         all_above += of_warp[2 * w];
         all_equal += of_warp[2 * w + 1];
     }
-    unsigned kept_equal = wanted - all_above, first = a.highest ? all_equal - kept_equal : 0; /* equal ones [first, first + kept_equal) are kept */
+    /* equal ones [first, first + kept_equal) are kept */
+    unsigned kept_equal = wanted - all_above, first = a.highest ? all_equal - kept_equal : 0;
     for (unsigned t = begin; t < end; t += 32) { /* the lanes of a warp stay together */
         unsigned mine = t + lane_of_warp();
         uint32_t rank = mine < end ? rank_of(score[mine], a.bf16_scores) : 0;
         int is_above = mine < end && rank > least, is_equal = mine < end && rank == least;
         unsigned upto_above = add_lower_lanes(is_above), upto_equal = add_lower_lanes(is_equal);
-        unsigned i = equal + upto_equal - is_equal, before = i < first ? 0 : i - first < kept_equal ? i - first : kept_equal;
+        unsigned i = equal + upto_equal - is_equal, before = i < first ? 0
+                                                             : i - first < kept_equal ? i - first
+                                                             : kept_equal;
         if (is_above || (is_equal && i >= first && i - first < kept_equal))
             a.slots[blockIdx.x * a.kept + above + upto_above - is_above + before] = r.slots[mine];
         above += __shfl_sync(ALL_LANES, upto_above, 31);

@@ -1,8 +1,9 @@
 /* ops/cuda/kernels.h -- the kernels of a device: their names, their threads, and their arguments.
  *
- * A device is a GPU with memory of its own (ops/cuda/device.h). A kernel is a function that many threads compute together.
- * Its threads form blocks, and 32 consecutive threads of a block are a warp. The code of kernel NAME is in a file
- * ops/cuda/X.cu. It gets one argument, a struct NAME_args by value. Every pointer in this struct is an address of the device.
+ * A device is a GPU with memory of its own (ops/cuda/device.h). A kernel is a function that many threads compute
+ * together. Its threads form blocks, and 32 consecutive threads of a block are a warp. The code of kernel NAME is in a
+ * file ops/cuda/X.cu. It gets one argument, a struct NAME_args by value. Every pointer in this struct is an address of
+ * the device.
  *
  * The kernels obey the rules of docs/ARITHMETIC.md, so their results have the bits of the kernels in simd/. */
 #ifndef VB_CUDA_KERNELS_H
@@ -68,8 +69,9 @@ enum {
 #undef X
 };
 
-/* What operators need to know about row s of a pass: the place of its cache row, and the tokens to which its query attends. All addresses are
- * the device's. op_cache_rows (ops/cache_rows.h) also reads the row without a device; the addresses are then the CPU's. */
+/* What operators need to know about row s of a pass: the place of its cache row, and the tokens to which its query
+ * attends. All addresses are the device's. op_cache_rows (ops/cache_rows.h) also reads the row without a device; the
+ * addresses are then the CPU's. */
 struct device_row {
     char *rows;             /* the cache rows of layer 0 of the row's sequence */
     size_t layer_bytes;     /* from the rows of a layer to those of the next layer */
@@ -80,7 +82,8 @@ struct device_row {
     /* with an indexer, on a device only: */
     char *index_rows;         /* the index cache of the first layer that has one */
     size_t index_layer_bytes;
-    int given;              /* nonzero: the row attends to tokens that were chosen in another pass, or by another row; no indexer chooses */
+    int given;              /* nonzero: the row attends to tokens that were chosen in another pass, or by another row;
+                               no indexer chooses */
 };
 
 /* The type of cache rows, with the values of enum kv_type (ops/kv_rows.h) */
@@ -108,8 +111,8 @@ struct exp_of_bits_args {
     size_t n;
 };
 
-/* y[s*K + k] = x[s*ldx + k] rounded as op_round_x does, for k < K; as op_round_bf16 does, if keeps_tiny is set. One thread for each number of a row, by
- * blocks for each row. y may be x if ldx is K. */
+/* y[s*K + k] = x[s*ldx + k] rounded as op_round_x does, for k < K; as op_round_bf16 does, if keeps_tiny is set. One
+ * thread for each number of a row, by blocks for each row. y may be x if ldx is K. */
 struct round_x_args {
     float *y;
     const float *x;
@@ -117,9 +120,9 @@ struct round_x_args {
     int keeps_tiny;
 };
 
-/* y[i*ldy + k] is number k of a row of w, rounded to BF16 (nearest, ties to even), for k < w.cols: of row rows[i], or first + i if `rows` is NULL. w is not
- * quantized. y is a multiple of 16 bytes, ldy of 8 numbers; what is between the rows of y becomes undefined. Grid: the rows of y; the blocks for a row, each
- * thread with NARROW_COLUMNS numbers. */
+/* y[i*ldy + k] is number k of a row of w, rounded to BF16 (nearest, ties to even), for k < w.cols: of row rows[i], or
+ * first + i if `rows` is NULL. w is not quantized. y is a multiple of 16 bytes, ldy of 8 numbers; what is between the
+ * rows of y becomes undefined. Grid: the rows of y; the blocks for a row, each thread with NARROW_COLUMNS numbers. */
 #define NARROW_COLUMNS 4
 struct narrow_args {
     uint16_t *y;
@@ -128,19 +131,21 @@ struct narrow_args {
     struct weight_view w;
 };
 
-/* Kernel `quantize` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has their groups. A warp for each
- * group. Grid: S * heads, which may be large; the blocks for a part. */
+/* Kernel `quantize` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has
+ * their groups. A warp for each group. Grid: S * heads, which may be large; the blocks for a part. */
 struct quantize_args {
     struct quantized_group *y;
     const float *x;
     size_t ldx, K, heads, x_step;
 };
 
-/* A matrix that multiplies rows of x: y[s*ldy + n] = dot(row n of w, x[s]). The pointers in w are addresses of the device. A warp computes a block of rule 1
- * or 2 (1024 columns) of a group of rows; a block of threads computes `side` groups. If `side` is not 1, there is a warp for each block of each group. */
+/* A matrix that multiplies rows of x: y[s*ldy + n] = dot(row n of w, x[s]). The pointers in w are addresses of the
+ * device. A warp computes a block of rule 1 or 2 (1024 columns) of a group of rows; a block of threads computes `side`
+ * groups. If `side` is not 1, there is a warp for each block of each group. */
 struct matmul_part {
     struct weight_view w;
-    const char *experts; /* with matmul_args.tiles: the struct weight_view of expert 0, on the device. All experts have the shape and the type of w */
+    const char *experts; /* with matmul_args.tiles: the struct weight_view of expert 0, on the device. All experts have
+                            the shape and the type of w */
     float *y;
     size_t ldy;
     unsigned side;
@@ -156,23 +161,29 @@ struct expert_tile {
     int32_t expert, first, count;
 };
 
-/* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantized1, quantized2, quantized4, integer8 and integer32 (rule 2), and tensor8, tensor16 and tensor64
- * (tensor cores, ops/cuda/tensor.cu) multiply matrices by tiles of T rows of x, which is the number in their names. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
+/* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantized1, quantized2, quantized4, integer8 and integer32
+ * (rule 2), and tensor8, tensor16 and tensor64 (tensor cores, ops/cuda/tensor.cu) multiply matrices by tiles of T rows
+ * of x, which is the number in their names. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number
+ * of tiles; the number of matrices. */
 #define MATMUL_PARTS 4
-#define LINEAR_ROWS(T) ((T) < 4 ? 1 : (T) < 8 ? 2 : 4) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
+#define LINEAR_ROWS(T) ((T) < 4 ? 1 : (T) < 8 ? 2 : 4) /* rule 1: rows of w that each thread works on; a group has 4
+                                                          times as many */
 #define QUANTIZED_ROWS 8                 /* rule 2: rows in a group */
 #define TENSOR_ROWS 16                   /* tensor cores, also with rule 2: rows in a group */
 struct matmul_args {
     struct matmul_part part[MATMUL_PARTS];
     const float *x;                       /* rule 1 */
     const struct quantized_group *groups; /* rule 2 */
-    const uint16_t *narrow;               /* tensor cores: x in BF16, rows a multiple of 8 numbers apart. What is behind column K is undefined */
+    const uint16_t *narrow;               /* tensor cores: x in BF16, rows a multiple of 8 numbers apart. What is behind
+                                             column K is undefined */
     size_t ldx, S;                        /* ldx: numbers or groups from one row of x to the next */
-    /* 0: `part` has gridDim.z matrices. Else part[0] is the matrix of head 0, and the one of head h = blockIdx.z begins h * w_step rows later; its x begins
-     * h * x_step numbers later, and its y h * y_step numbers. Not with tensor cores */
+    /* 0: `part` has gridDim.z matrices. Else part[0] is the matrix of head 0, and the one of head h = blockIdx.z begins
+     * h * w_step rows later; its x begins h * x_step numbers later, and its y h * y_step numbers. Not with tensor
+     * cores */
     size_t heads, w_step, x_step, y_step;
-    /* NULL, or a list in which tile blockIdx.y says which rows of x and y are multiplied by the matrices of which expert. Row p of y then belongs to
-     * row x_row[p] of x, or to row p if x_row is NULL. The matrix of expert e is at part.experts + e * expert_step */
+    /* NULL, or a list in which tile blockIdx.y says which rows of x and y are multiplied by the matrices of which
+     * expert. Row p of y then belongs to row x_row[p] of x, or to row p if x_row is NULL. The matrix of expert e is at
+     * part.experts + e * expert_step */
     const struct expert_tile *tiles;
     const int32_t *x_row;
     size_t expert_step;
@@ -190,7 +201,8 @@ struct matmul_args {
 #define tensor16_args matmul_args
 #define tensor64_args matmul_args
 
-/* y[s*ldy + i] = W[tok[s], i], as ops/embed.h defines it. A thread for each number of a row. Grid: S; the blocks for a row. */
+/* y[s*ldy + i] = W[tok[s], i], as ops/embed.h defines it. A thread for each number of a row. Grid: S; the blocks for a
+ * row. */
 struct embed_args {
     float *y;
     const int32_t *tok;
@@ -198,7 +210,8 @@ struct embed_args {
     struct matmul_part part; /* w and format only */
 };
 
-/* h[i] = silu(h[i]) * u[i] by rule 5 for i < n; then rounded as op_round_x does if `round` is set. One thread for each number. */
+/* h[i] = silu(h[i]) * u[i] by rule 5 for i < n; then rounded as op_round_x does if `round` is set. One thread for each
+ * number. */
 struct silu_mul_args {
     float *h;
     const float *u;
@@ -206,9 +219,9 @@ struct silu_mul_args {
     int round;
 };
 
-/* Sorts (token, expert) pairs by expert, then token. expert [pairs] has the experts of each token, `chosen` of them. Pair i becomes number place[i] of the
- * sorted list, and token[place[i]] is its token. The list is cut into tiles of one expert and at most `rows` pairs; tiles that are not needed
- * have count 0. One block. */
+/* Sorts (token, expert) pairs by expert, then token. expert [pairs] has the experts of each token, `chosen` of them.
+ * Pair i becomes number place[i] of the sorted list, and token[place[i]] is its token. The list is cut into tiles of
+ * one expert and at most `rows` pairs; tiles that are not needed have count 0. One block. */
 struct group_experts_args {
     const int32_t *expert;
     int32_t *place, *token;
@@ -216,8 +229,8 @@ struct group_experts_args {
     unsigned pairs, chosen, experts, rows, tiles;
 };
 
-/* The sum of rule 7: y [S, d]. Row place[i] of `out` belongs to pair i, or row i if place is NULL. `shared` may be NULL. A thread for each
- * number of a row. Grid: S; the blocks for a row. */
+/* The sum of rule 7: y [S, d]. Row place[i] of `out` belongs to pair i, or row i if place is NULL. `shared` may be
+ * NULL. A thread for each number of a row. Grid: S; the blocks for a row. */
 struct sum_experts_args {
     float *y;
     const float *out, *weight, *shared;
@@ -225,7 +238,8 @@ struct sum_experts_args {
     size_t chosen, d;
 };
 
-/* ops/cache_rows.h. Blocks [S, 1 + heads / CACHE_ROWS_HEADS, rounded up]: block (s, 0) writes the cache row, the others rotate queries. */
+/* ops/cache_rows.h. Blocks [S, 1 + heads / CACHE_ROWS_HEADS, rounded up]: block (s, 0) writes the cache row, the others
+ * rotate queries. */
 #define CACHE_ROWS_HEADS 8
 struct cache_rows_args {
     float *q, *kv_a;
@@ -256,9 +270,9 @@ struct first_not_finite_args {
     int32_t layer;
 };
 
-/* ops/argmax.h, for candidates 0 .. count - 1 of each row: candidate i of row s is number i of the row or, with `places` [S, count], number
- * places[s, i]; -1 there means a number that is not finite. Grid: S, then the parts of a row; a part has `part` candidates, the last may have
- * fewer. best is [S, parts]. */
+/* ops/argmax.h, for candidates 0 .. count - 1 of each row: candidate i of row s is number i of the row or, with
+ * `places` [S, count], number places[s, i]; -1 there means a number that is not finite. Grid: S, then the parts of a
+ * row; a part has `part` candidates, the last may have fewer. best is [S, parts]. */
 struct best_of_rows_args {
     int32_t *best;
     const float *z; /* [S, V] */
@@ -267,8 +281,8 @@ struct best_of_rows_args {
     size_t count, part;
 };
 
-/* ops/attention.h: the steps of rule 4, for S queries. `width` is chunks_length(latent + rope), and `columns` chunks_length(latent). Numbers in
- * packed order are in the order of packed_place. */
+/* ops/attention.h: the steps of rule 4, for S queries. `width` is chunks_length(latent + rope), and `columns`
+ * chunks_length(latent). Numbers in packed order are in the order of packed_place. */
 struct attention_args {
     const float *q;                       /* [S], ldq numbers apart: heads of n + r numbers */
     struct weight_view w_uk;              /* rows h * uk_stride + n; not used if it is quantized */
@@ -284,9 +298,10 @@ struct attention_args {
     int cache;              /* enum device_cache */
     int rounds_q, rounds_o; /* nonzero: q_nope or o is rounded as the input of a linear layer in precision bf16 */
 };
-/* absorb: q_abs (unless W_uk is quantized: then it is in `query` already, in natural order) and q_rope. Blocks: columns / 512; heads; S / ABSORB_ROWS.
- * quantize_queries: a warp for each group. attention_scores: blocks * 256 / SCORE_TOKENS; heads / SCORE_HEADS; S. attention_values: blocks;
- * heads / VALUE_HEADS times columns / 512; S. join_blocks: S * heads; columns / 128. All are rounded up. */
+/* absorb: q_abs (unless W_uk is quantized: then it is in `query` already, in natural order) and q_rope. Blocks: columns
+ * / 512; heads; S / ABSORB_ROWS. quantize_queries: a warp for each group. attention_scores: blocks * 256 /
+ * SCORE_TOKENS; heads / SCORE_HEADS; S. attention_values: blocks; heads / VALUE_HEADS times columns / 512; S.
+ * join_blocks: S * heads; columns / 128. All are rounded up. */
 #define ABSORB_ROWS 4
 #define SCORE_TOKENS 32
 #define SCORE_HEADS 16
@@ -298,15 +313,16 @@ struct attention_args {
 #define attention_values_args attention_args
 #define join_blocks_args attention_args
 
-/* The kernels of sparse attention (ops/indexer.h). A vector is the key of a token, or the query of one head. RoPE rotates its first `rope` numbers;
- * `interleave` says which of them form pairs, as in ops/rope.h. */
+/* The kernels of sparse attention (ops/indexer.h). A vector is the key of a token, or the query of one head. RoPE
+ * rotates its first `rope` numbers; `interleave` says which of them form pairs, as in ops/rope.h. */
 struct index_vectors {
     const float *cos_sin;  /* [S, rope] */
     size_t dim, rope;      /* dim: at most INDEX_MAX_DIM, a multiple of DOT_CHUNK */
     int interleave, hadamard, codes;
     float of_dim;          /* dim^-1/2 */
 };
-/* The key of each of S rows is normalised, rotated, and written to the index cache of layer `layer`. One block for each row. */
+/* The key of each of S rows is normalised, rotated, and written to the index cache of layer `layer`. One block for each
+ * row. */
 struct index_keys_args {
     const float *k, *norm, *bias; /* [S, dim], [dim], [dim] */
     const struct device_row *rows;
@@ -321,8 +337,9 @@ struct index_queries_args {
     float of_heads; /* heads^-1/2 */
     int bf16_weights;
 };
-/* Rows that see no more than `kept` tokens, and rows whose tokens are given, are left out. index_scores: the scores of all tokens that a row sees.
- * Grid: longest / INDEX_SCORE_TOKENS; S. index_keep: the slots of the tokens that are kept, ascending by token. One block for each row. */
+/* Rows that see no more than `kept` tokens, and rows whose tokens are given, are left out. index_scores: the scores of
+ * all tokens that a row sees. Grid: longest / INDEX_SCORE_TOKENS; S. index_keep: the slots of the tokens that are kept,
+ * ascending by token. One block for each row. */
 #define INDEX_SCORE_TOKENS 64
 struct index_choice_args {
     const float *q, *w;    /* as index_queries computed them */

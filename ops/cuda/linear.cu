@@ -1,10 +1,11 @@
 /* ops/cuda/linear.cu -- linear layers by rule 1.
  *
- * Eight threads compute a dot product: thread j has the partial sums 2j and 2j + 1, to which numbers 4j .. 4j + 3 of each chunk belong. So
- * a thread reads four weights at once, and the four dot products that a warp computes side by side share what it reads of x. Reading the
- * weights takes the time if x has few rows. Therefore the blocks of 1024 numbers of a row of weights are computed by different warps, each with
- * several chunks in flight; they are then added in ascending order. With more rows of x, a thread works on several rows of weights, because the
- * threads would else read x as fast as the L1 cache can give it. */
+ * Eight threads compute a dot product: thread j has the partial sums 2j and 2j + 1, to which numbers 4j .. 4j + 3 of
+ * each chunk belong. So a thread reads four weights at once, and the four dot products that a warp computes side by
+ * side share what it reads of x. Reading the weights takes the time if x has few rows. Therefore the blocks of 1024
+ * numbers of a row of weights are computed by different warps, each with several chunks in flight; they are then added
+ * in ascending order. With more rows of x, a thread works on several rows of weights, because the threads would else
+ * read x as fast as the L1 cache can give it. */
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/weights.h"
 
@@ -29,7 +30,8 @@ template <int T, int R> struct operands {
 
 DEVICE unsigned lane_of_row(void) { return threadIdx.x % LANES; }
 
-template <int T, int R> DEVICE void multiply_four(struct partial_sums<T, R> &a, int r, int t, const float w[4], float4 x)
+template <int T, int R>
+DEVICE void multiply_four(struct partial_sums<T, R> &a, int r, int t, const float w[4], float4 x)
 {
     a.even[r][t] = fmaf(w[1], x.y, a.even[r][t]);
     a.even[r][t] = fmaf(w[0], x.x, a.even[r][t]);
@@ -47,7 +49,8 @@ template <int T, int R> DEVICE void advance(struct operands<T, R> &o, int chunks
 }
 
 /* U whole chunks, whose weights share a scale in types F8_E4M3 and I8. */
-template <int TYPE, int U, int T, int R> DEVICE void add_chunks(struct partial_sums<T, R> &a, struct operands<T, R> &o, const float (&scale)[R])
+template <int TYPE, int U, int T, int R>
+DEVICE void add_chunks(struct partial_sums<T, R> &a, struct operands<T, R> &o, const float (&scale)[R])
 {
     typedef typename stored<TYPE>::word word;
     word v[U][R];
@@ -72,7 +75,8 @@ template <int TYPE, int U, int T, int R> DEVICE void add_chunks(struct partial_s
 }
 
 /* One chunk that is not aligned, or not whole: numbers from column `end` on count as +0. */
-template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, unsigned end)
+template <int TYPE, int T, int R>
+DEVICE void add_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, unsigned end)
 {
     unsigned j = o.k + 4 * lane_of_row();
     UNROLL for (int r = 0; r < R; r++) {
@@ -81,7 +85,8 @@ template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> 
             f[i] = j + i < end ? weight_at<TYPE>(*o.w, o.n[r], j + i) : 0.0f;
         UNROLL for (int t = 0; t < T; t++) {
             const float *x = o.x[t];
-            float4 some = {j < end ? x[0] : 0.0f, j + 1 < end ? x[1] : 0.0f, j + 2 < end ? x[2] : 0.0f, j + 3 < end ? x[3] : 0.0f};
+            float4 some = {j < end ? x[0] : 0.0f, j + 1 < end ? x[1] : 0.0f, j + 2 < end ? x[2] : 0.0f,
+                           j + 3 < end ? x[3] : 0.0f};
             multiply_four(a, r, t, f, some);
         }
     }
@@ -89,21 +94,25 @@ template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> 
 }
 
 /* Columns [o.k, end), which are a block of rule 1. */
-template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
+template <int TYPE, int T, int R>
+DEVICE void add_block(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
 {
     typedef typename stored<TYPE>::word word;
     constexpr bool scaled = TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8;
-    /* Scales of F8_E4M3 usually belong to 128 columns, four chunks. Large tiles have too few registers for more chunks. */
+    /* Scales of F8_E4M3 usually belong to 128 columns, four chunks. Large tiles have too few registers for more
+     * chunks. */
     constexpr int LIMIT = T < 4 && !scaled ? 8 : T < 8 ? 4 : sizeof(word) == 8 ? 2 : 1;
     constexpr int wanted = (int)(IN_FLIGHT / sizeof(word)) / R, U = wanted > LIMIT ? LIMIT : wanted > 1 ? wanted : 1;
     const struct weight_view &w = *o.w;
     float scale[R], factor;
     UNROLL for (int r = 0; r < R; r++) {
-        o.at[r] = (const unsigned char *)w.data + ((size_t)o.n[r] * w.stride + o.k + 4 * lane_of_row()) * sizeof(word) / 4;
+        o.at[r] = (const unsigned char *)w.data +
+                  ((size_t)o.n[r] * w.stride + o.k + 4 * lane_of_row()) * sizeof(word) / 4;
         scale[r] = 1.0f;
     }
     size_t row = w.stride * sizeof(word) / 4;
-    bool aligned = ((uintptr_t)w.data | row) % sizeof(word) == 0 && ((uintptr_t)o.x[0] | ldx * sizeof(float)) % sizeof(float4) == 0;
+    bool aligned = ((uintptr_t)w.data | row) % sizeof(word) == 0 &&
+                   ((uintptr_t)o.x[0] | ldx * sizeof(float)) % sizeof(float4) == 0;
     unsigned whole = aligned ? (end - o.k) / DOT_CHUNK : 0, same = whole; /* chunks; those before the next scale */
     if (scaled)
         same = ((unsigned)w.block_cols - (o.k + (unsigned)w.scale_col) % (unsigned)w.block_cols) / DOT_CHUNK;
@@ -124,8 +133,8 @@ template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R
         add_any<TYPE>(a, o, end);
 }
 
-/* The fold of rule 1, for all sums of the four dot products of a warp. If a thread has several sums, the two threads of a step share
- * the work: each gets the other's parts of half of them. (a[l] + a[l+h] has the bits of a[l+h] + a[l].) */
+/* The fold of rule 1, for all sums of the four dot products of a warp. If a thread has several sums, the two threads of
+ * a step share the work: each gets the other's parts of half of them. (a[l] + a[l+h] has the bits of a[l+h] + a[l].) */
 template <int T, int R> DEVICE void store_block(float *to, const struct partial_sums<T, R> &a)
 {
     constexpr int N = R * T;
@@ -159,7 +168,8 @@ template <int T, int R> DEVICE void store_block(float *to, const struct partial_
             to[first + i] = even[i] + odd[i];
 }
 
-template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
+template <int T, int R>
+DEVICE void add_block_of_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
 {
     switch (o.w->type) {
     case WEIGHT_F32: add_block<WEIGHT_F32>(a, o, ldx, end); break;
@@ -179,7 +189,8 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
     constexpr unsigned ROWS = 4 * R, TILE = ROWS * T;
     const struct matmul_part &p = a.part[a.heads ? 0 : blockIdx.z];
     const struct expert_tile tile = this_tile<T>(a);
-    const unsigned head = a.heads ? blockIdx.z : 0, rows = (unsigned)p.w.rows, cols = (unsigned)p.w.cols, blocks = (cols + DOT_BLOCK - 1) / DOT_BLOCK;
+    const unsigned head = a.heads ? blockIdx.z : 0, rows = (unsigned)p.w.rows, cols = (unsigned)p.w.cols,
+                   blocks = (cols + DOT_BLOCK - 1) / DOT_BLOCK;
     const unsigned first = blockIdx.x * p.side * ROWS, warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
     float total = 0.0f;
     if (first >= rows || !tile.count)
@@ -201,7 +212,8 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
             store_block(shared + (u * 4 + dot) * R * T, sums);
         }
         __syncthreads();
-        ROLL for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) { /* if there is more than one step of b0, a thread has at most one i */
+        /* if there is more than one step of b0, a thread has at most one i */
+        ROLL for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) {
             const float *sum = shared + i / TILE * some * TILE + i % TILE;
             for (unsigned b = 0; b < some; b++)
                 total = b0 + b ? total + sum[b * TILE] : sum[b * TILE];

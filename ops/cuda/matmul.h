@@ -24,10 +24,12 @@ DEVICE size_t row_of_x(const struct matmul_args &a, const struct expert_tile &ti
     return (size_t)(a.x_row ? a.x_row[place] : place);
 }
 
-/* For kernels whose warps work on TENSOR_ROWS rows of weights: adds the sums of blocks of columns [b0, b0 + some), in ascending order, to those before, and stores
- * them. sums: [groups * some, TENSOR_ROWS, T], of groups of rows from row `first` on. */
-template <int T, unsigned THREADS> DEVICE void add_blocks(float *y, size_t ldy, const struct expert_tile &tile, unsigned rows, const float *sums, unsigned first, unsigned groups,
-                                        unsigned b0, unsigned some)
+/* For kernels whose warps work on TENSOR_ROWS rows of weights: adds the sums of blocks of columns [b0, b0 + some), in
+ * ascending order, to those before, and stores them. sums: [groups * some, TENSOR_ROWS, T], of groups of rows from row
+ * `first` on. */
+template <int T, unsigned THREADS>
+DEVICE void add_blocks(float *y, size_t ldy, const struct expert_tile &tile, unsigned rows, const float *sums,
+                       unsigned first, unsigned groups, unsigned b0, unsigned some)
 {
     constexpr unsigned TILE = TENSOR_ROWS * T;
     ROLL for (unsigned i = threadIdx.x; i < groups * TILE; i += THREADS) {

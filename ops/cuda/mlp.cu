@@ -14,10 +14,12 @@ KERNEL(silu_mul)
 /* Each thread counts the pairs of some neighbouring experts, and later writes them. */
 KERNEL(group_experts)
 {
-    SHARED(uint32_t, pairs, THREADS_group_experts * 2); /* the sums of threads, twice: each step reads one half and writes the other */
+    SHARED(uint32_t, pairs, THREADS_group_experts * 2); /* the sums of threads, twice: each step reads one half and
+                                                           writes the other */
     SHARED(uint32_t, tiles, THREADS_group_experts * 2);
     const unsigned N = THREADS_group_experts, me = threadIdx.x, each = (a.experts + N - 1) / N;
-    const unsigned begin = me * each < a.experts ? me * each : a.experts, end = begin + each < a.experts ? begin + each : a.experts;
+    const unsigned begin = me * each < a.experts ? me * each : a.experts,
+                   end = begin + each < a.experts ? begin + each : a.experts;
     uint32_t count = 0, cut = 0;
     for (unsigned e = begin; e < end; e++) {
         uint32_t some = 0;

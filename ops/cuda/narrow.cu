@@ -1,4 +1,5 @@
-/* ops/cuda/narrow.cu -- BF16 copies of weights and activations, for a library of matrix products (device_gemm), and for tensor cores (ops/cuda/tensor.cu). */
+/* ops/cuda/narrow.cu -- BF16 copies of weights and activations, for a library of matrix products (device_gemm), and for
+ * tensor cores (ops/cuda/tensor.cu). */
 #include "ops/cuda/round.h"
 
 template <int TYPE> DEVICE void narrow_four(const struct narrow_args &a, uint16_t *y, size_t n, unsigned k)

@@ -1,16 +1,18 @@
 /* ops/cuda/quantized.cu -- linear layers by rule 2.
  *
- * A warp computes a block of rule 2: 1024 numbers are 32 groups, and lane g computes the integer sums and the products of scales of
- * group g. Its group of x stays in registers for several rows of weights. The blocks of a file are not aligned, so the warp copies
- * them to shared memory, a row at a time, while it waits for the next row. Only the chain of fma of rule 2 has an order. The lanes store its
- * operands, and one lane computes the chain of one row of weights and one row of x. */
+ * A warp computes a block of rule 2: 1024 numbers are 32 groups, and lane g computes the integer sums and the products
+ * of scales of group g. Its group of x stays in registers for several rows of weights. The blocks of a file are not
+ * aligned, so the warp copies them to shared memory, a row at a time, while it waits for the next row. Only the chain
+ * of fma of rule 2 has an order. The lanes store its operands, and one lane computes the chain of one row of weights
+ * and one row of x. */
 #include "ops/cuda/decode.h"
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/round.h"
 
 static const unsigned WARPS = THREADS_quantized1 / 32, MOST_BLOCKS = 32;
 static const unsigned X_WORDS = sizeof(struct quantized_group) / 4;
-static const unsigned STAGE = 32 * X_WORDS; /* words: x of a block, or one row of weights: at most 36 bytes for each group, and 3 to align them */
+static const unsigned STAGE = 32 * X_WORDS; /* words: x of a block, or one row of weights: at most 36 bytes for each
+                                               group, and 3 to align them */
 static const unsigned WORDS_OF_LANE = (36 * 32 + 3) / 4 / 32 + 1;
 static const unsigned SLOTS = 16; /* operands of fma, for each group: at most four, for 4 rows of x */
 
@@ -53,7 +55,9 @@ DEVICE void stage(uint32_t *to, const struct row_words &row)
     __syncwarp();
 }
 
-template <int T> DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const struct quantized_group *const (&rows)[T], unsigned groups)
+template <int T>
+DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const struct quantized_group *const (&rows)[T],
+                   unsigned groups)
 {
     UNROLL for (int t = 0; t < T; t++) {
         const uint32_t *from = (const uint32_t *)(const void *)rows[t];
@@ -61,7 +65,8 @@ template <int T> DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const
         for (unsigned i = lane_of_warp(); i < groups * X_WORDS; i += 32)
             memory[i] = from[i];
         __syncwarp();
-        const struct quantized_group *g = (const struct quantized_group *)(const void *)memory + (lane_of_warp() < groups ? lane_of_warp() : 0);
+        const struct quantized_group *g = (const struct quantized_group *)(const void *)memory +
+                                          (lane_of_warp() < groups ? lane_of_warp() : 0);
         UNROLL for (int i = 0; i < 8; i++)
             x.q[t][i] = ((const int32_t *)(const void *)g->q)[i];
         x.d[t] = g->d;
@@ -71,8 +76,9 @@ template <int T> DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const
 }
 
 /* Stores the operands of the fma of this lane's group: `chain` of them for each row of x, in the order of rule 2. */
-template <int T> DEVICE void store_operands(struct warp_memory &m, unsigned slot, const struct group_codes &c, const struct lane_x<T> &x, int halves,
-                                         int minimums)
+template <int T>
+DEVICE void store_operands(struct warp_memory &m, unsigned slot, const struct group_codes &c, const struct lane_x<T> &x,
+                           int halves, int minimums)
 {
     UNROLL for (int t = 0; t < T; t++) {
         int32_t lower = 0, upper = 0;
@@ -84,7 +90,8 @@ template <int T> DEVICE void store_operands(struct warp_memory &m, unsigned slot
             lower += upper;
         m.operand[slot++][lane_of_warp()] = {(float)lower, c.scale[0] * x.d[t]};
         if (minimums)
-            m.operand[slot++][lane_of_warp()] = {-(float)(halves ? x.sum[t] - x.upper[t] : x.sum[t]), c.minimum[0] * x.d[t]};
+            m.operand[slot++][lane_of_warp()] = {-(float)(halves ? x.sum[t] - x.upper[t] : x.sum[t]),
+                                                 c.minimum[0] * x.d[t]};
         if (halves)
             m.operand[slot++][lane_of_warp()] = {(float)upper, c.scale[1] * x.d[t]};
         if (halves && minimums)
@@ -117,7 +124,8 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
     const struct expert_tile tile = this_tile<T>(a);
     const struct weight_view w = this_matrix(a, p, tile.count ? tile.expert : 0);
     const unsigned numbers = p.format.numbers, bytes = p.format.bytes, lane = lane_of_warp(), warp = threadIdx.x / 32;
-    const unsigned chain = (p.format.halves ? 2 : 1) * (p.format.minimums ? 2 : 1), batch = SLOTS / (T * chain) < ROWS ? SLOTS / (T * chain) : ROWS;
+    const unsigned chain = (p.format.halves ? 2 : 1) * (p.format.minimums ? 2 : 1),
+                   batch = SLOTS / (T * chain) < ROWS ? SLOTS / (T * chain) : ROWS;
     const size_t first = (size_t)blockIdx.x * p.side * ROWS, blocks = (w.cols + DOT_BLOCK - 1) / DOT_BLOCK;
     const size_t row_bytes = w.stride / numbers * bytes;
     const unsigned block_bytes = DOT_BLOCK / numbers * bytes;
@@ -129,10 +137,16 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
         unsigned some = blocks - b0 < MOST_BLOCKS ? (unsigned)(blocks - b0) : MOST_BLOCKS;
         for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
             size_t b = b0 + u % some, n0 = first + u / some * ROWS;
-            unsigned columns = w.cols - b * DOT_BLOCK < DOT_BLOCK ? (unsigned)(w.cols - b * DOT_BLOCK) : DOT_BLOCK, groups = columns / QUANTIZED_GROUP;
-            unsigned rows = n0 >= w.rows ? 0 : w.rows - n0 < ROWS ? (unsigned)(w.rows - n0) : ROWS, used = columns / numbers * bytes;
-            const unsigned char *at = (const unsigned char *)w.data + (head * a.w_step + n0) * row_bytes + b * block_bytes;
-            const unsigned place = lane * QUANTIZED_GROUP / numbers * bytes, group = lane % (numbers / QUANTIZED_GROUP); /* of this lane's group */
+            unsigned columns = w.cols - b * DOT_BLOCK < DOT_BLOCK ? (unsigned)(w.cols - b * DOT_BLOCK) : DOT_BLOCK,
+                     groups = columns / QUANTIZED_GROUP;
+            unsigned rows = n0 >= w.rows ? 0
+                            : w.rows - n0 < ROWS ? (unsigned)(w.rows - n0)
+                            : ROWS,
+                     used = columns / numbers * bytes;
+            const unsigned char *at = (const unsigned char *)w.data + (head * a.w_step + n0) * row_bytes +
+                                      b * block_bytes;
+            /* of this lane's group */
+            const unsigned place = lane * QUANTIZED_GROUP / numbers * bytes, group = lane % (numbers / QUANTIZED_GROUP);
             const struct quantized_group *x_rows[T];
             struct lane_x<T> x;
             struct row_words next;
@@ -148,7 +162,8 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
                     fetch(next, at + row_bytes, used);
                 if (lane < groups) {
                     struct group_codes codes;
-                    unpack_group(codes, w, p.format.grid, (const unsigned char *)m.stage + (uintptr_t)at % 4 + place, group);
+                    unpack_group(codes, w, p.format.grid, (const unsigned char *)m.stage + (uintptr_t)at % 4 + place,
+                                 group);
                     store_operands(m, r % batch * T * chain, codes, x, p.format.halves, p.format.minimums);
                 }
                 if ((r + 1) % batch && r + 1 < rows)
@@ -159,7 +174,8 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
             }
         }
         __syncthreads();
-        for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) { /* if there is more than one step of b0, a thread has at most one i */
+        for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) { /* if there is more than one step of b0, a
+                                                                                thread has at most one i */
             const float *sum = sums + i / TILE * some * TILE + i % TILE;
             size_t n = first + i / T, t = i % T;
             if (n >= w.rows)
@@ -201,7 +217,8 @@ KERNEL(quantize)
     if (g >= a.K / QUANTIZED_GROUP) /* the whole warp */
         return;
     struct quantized_group *y = a.y + blockIdx.x * (a.K / QUANTIZED_GROUP) + g;
-    float d, x = a.x[blockIdx.x / a.heads * a.ldx + blockIdx.x % a.heads * a.x_step + g * QUANTIZED_GROUP + lane_of_warp()];
+    float d,
+        x = a.x[blockIdx.x / a.heads * a.ldx + blockIdx.x % a.heads * a.x_step + g * QUANTIZED_GROUP + lane_of_warp()];
     int32_t q = quantize_lane(x, &d);
     int32_t sum = q;
     for (int h = 1; h < 16; h *= 2)

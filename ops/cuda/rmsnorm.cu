@@ -13,7 +13,8 @@ KERNEL(rmsnorm)
     for (size_t first = 0; first < blocks; first += SUMS) {
         size_t some = blocks - first < SUMS ? blocks - first : SUMS;
         for (size_t b = threadIdx.x / 32 * 2; b < some; b += HALVES) { /* the two halves of a warp stay together */
-            size_t mine = b + threadIdx.x / 16 % 2, k0 = (first + mine) * DOT_BLOCK, k1 = k0 + DOT_BLOCK < a.D ? k0 + DOT_BLOCK : a.D;
+            size_t mine = b + threadIdx.x / 16 % 2, k0 = (first + mine) * DOT_BLOCK,
+                   k1 = k0 + DOT_BLOCK < a.D ? k0 + DOT_BLOCK : a.D;
             float sum = dot_block(x, x, k0 < a.D ? k0 : a.D, k0 < a.D ? k1 : a.D);
             if (mine < some && lane_of_sum() == 0)
                 sums[mine] = sum;

@@ -1,4 +1,5 @@
-/* ops/cuda/round.h -- for kernels: the numbers that BF16, E4M3 and groups of rule 2 can hold (ops/round.h, simd/kernels.h). */
+/* ops/cuda/round.h -- for kernels: the numbers that BF16, E4M3 and groups of rule 2 can hold (ops/round.h,
+ * simd/kernels.h). */
 #ifndef VB_CUDA_ROUND_H
 #define VB_CUDA_ROUND_H
 
@@ -30,7 +31,8 @@ DEVICE uint2 four_to_bf16(const float f[4])
 DEVICE uint32_t magnitude(float x) { return bits_of_float(x) & 0x7fffffff; }
 #define NOT_FINITE 0x7f800000u
 
-/* Returns a number that is larger if x comes earlier in the order of rule 7, and equal if two x are equal. NaN comes last: 0. */
+/* Returns a number that is larger if x comes earlier in the order of rule 7, and equal if two x are equal. NaN comes
+ * last: 0. */
 DEVICE uint32_t order_of(float x)
 {
     uint32_t bits = bits_of_float(x + 0.0f); /* -0 equals +0 */
@@ -47,8 +49,8 @@ DEVICE uint32_t warp_most(uint32_t x)
     return x;
 }
 
-/* The rounding of one group of 32 numbers by rule 2: each lane of a warp has one number x, and gets its q. Every lane gets d. All threads of the
- * warp call this together. */
+/* The rounding of one group of 32 numbers by rule 2: each lane of a warp has one number x, and gets its q. Every lane
+ * gets d. All threads of the warp call this together. */
 DEVICE int quantize_lane(float x, float *d)
 {
     uint32_t most = warp_most(magnitude(x));
@@ -72,7 +74,10 @@ DEVICE uint8_t float_to_e4m3(float x)
 }
 
 /* The scale of a group of E4M3 codes whose largest magnitude has these bits: 2^ceil(log2(most / 448)) */
-DEVICE float e4m3_scale(uint32_t most) { return float_of_bits((bits_of_float(float_of_bits(most) * (1.0f / 448.0f)) + 0x7fffff) & 0xff800000); }
+DEVICE float e4m3_scale(uint32_t most)
+{
+    return float_of_bits((bits_of_float(float_of_bits(most) * (1.0f / 448.0f)) + 0x7fffff) & 0xff800000);
+}
 
 /* The code of x with this scale. */
 DEVICE uint8_t e4m3_code(float x, float scale)

@@ -12,7 +12,8 @@ DEVICE uint64_t rank_of(float x, unsigned i)
     return (uint64_t)order_of(x) << 32 | (NONE - i);
 }
 
-/* Chooses the best open expert or group, and sets its state to ELECTED. Returns its index. The threads of one warp call this together. */
+/* Chooses the best open expert or group, and sets its state to ELECTED. Returns its index. The threads of one warp call
+ * this together. */
 DEVICE unsigned elect(const float *scores, unsigned char *state, unsigned n)
 {
     uint64_t best = 0;
@@ -36,7 +37,8 @@ DEVICE void softmax(float *s, const float *logits, unsigned n, float *m, float *
 {
     unsigned blocks = (n + SOFTMAX_BLOCK - 1) / SOFTMAX_BLOCK;
     float M = logits[0], L = 0.0f;
-    for (unsigned b = threadIdx.x / 32 * 2; b < blocks; b += THREADS_router / 16) { /* the two halves of a warp stay together */
+    for (unsigned b = threadIdx.x / 32 * 2; b < blocks; b += THREADS_router / 16) { /* the two halves of a warp stay
+                                                                                       together */
         unsigned mine = b + threadIdx.x / 16 % 2, first = mine * SOFTMAX_BLOCK;
         unsigned count = first >= n ? 0 : n - first < SOFTMAX_BLOCK ? n - first : SOFTMAX_BLOCK;
         float sum, most = softmax_block(s + first, 1, logits + first, 1, count, &sum);
@@ -64,7 +66,8 @@ DEVICE float group_score(const float *choice, unsigned n, int sum_of_two)
 }
 
 /* Sets the states of all experts from the groups that are kept. Warp 0 elects the groups. */
-DEVICE void open_experts(const struct router_args &a, unsigned char *state, const float *choice, float *scores, unsigned char *group)
+DEVICE void open_experts(const struct router_args &a, unsigned char *state, const float *choice, float *scores,
+                         unsigned char *group)
 {
     unsigned size = a.experts / a.groups;
     for (unsigned g = threadIdx.x; a.kept_groups && g < a.groups; g += THREADS_router) {
@@ -122,7 +125,8 @@ KERNEL(router)
     const float *logits = a.logits + (size_t)blockIdx.x * a.experts;
     int32_t *expert = a.expert + (size_t)blockIdx.x * a.chosen;
     if (!a.sigmoid)
-        softmax(s, logits, a.experts, scores, scores + ROUTER_MOST_EXPERTS / 2); /* a thread then reads the s that it wrote */
+        softmax(s, logits, a.experts, scores, scores + ROUTER_MOST_EXPERTS / 2); /* a thread then reads the s that it
+                                                                                    wrote */
     for (unsigned e = threadIdx.x; e < a.experts; e += THREADS_router) {
         float x = a.sigmoid ? 1.0f / (1.0f + device_expf(-logits[e])) : s[e];
         s[e] = a.sigmoid && a.bf16 ? round_to_bf16(x) : x;

@@ -5,8 +5,9 @@
 #include "ops/cuda/dot.h"
 #include "ops/cuda/expf.h"
 
-/* Does what kernel softmax_block does: sets p[j] = exp(s[j] - m) and *sum, and returns m. All lanes of a warp call this together; each half may have
- * other scores. s and p are `step` numbers apart. p may be s. n may be 0; then nothing is written, and the results have no meaning.
+/* Does what kernel softmax_block does: sets p[j] = exp(s[j] - m) and *sum, and returns m. All lanes of a warp call this
+ * together; each half may have other scores. s and p are `step` numbers apart. p may be s. n may be 0; then nothing is
+ * written, and the results have no meaning.
  *
  * A comparison with NaN is false. So every lane starts with s[0], and m is NaN only if s[0] is NaN. */
 DEVICE float softmax_block(float *p, size_t p_step, const float *s, size_t s_step, size_t n, float *sum)

@@ -1,12 +1,14 @@
 /* ops/cuda/tensor.cu -- linear layers by tensor cores, for precision tensor.
  *
- * Weights and x are BF16 numbers. A warp multiplies 16 rows of weights by T rows of x, 16 columns at a time. A tensor core adds 16 products to each
- * sum at once. It does not round as f32 does, so the sums have other bits than those of rule 1, which may differ between kinds of GPUs. But their order
- * is fixed, and is the same for every T: steps of 16 columns in each block of 1024 columns, then the blocks, both ascending. So the result of a row does not
- * depend on the other rows of x.
+ * Weights and x are BF16 numbers. A warp multiplies 16 rows of weights by T rows of x, 16 columns at a time. A tensor
+ * core adds 16 products to each sum at once. It does not round as f32 does, so the sums have other bits than those of
+ * rule 1, which may differ between kinds of GPUs. But their order is fixed, and is the same for every T: steps of 16
+ * columns in each block of 1024 columns, then the blocks, both ascending. So the result of a row does not depend on the
+ * other rows of x.
  *
- * Which columns a step has is up to the kernel, as long as weights and x agree. Here lane t of the four lanes that share a row reads columns 8t .. 8t + 7
- * of 32, and uses four of them in each of two steps. So it reads 16 bytes at once. */
+ * Which columns a step has is up to the kernel, as long as weights and x agree. Here lane t of the four lanes that
+ * share a row reads columns 8t .. 8t + 7 of 32, and uses four of them in each of two steps. So it reads 16 bytes at
+ * once. */
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/round.h"
 
@@ -19,7 +21,8 @@ DEVICE unsigned part_of_lane(void) { return lane_of_warp() % 4; }
 template <int TYPE> DEVICE uint4 eight_weights(const struct weight_view &w, size_t n, unsigned k)
 {
     typedef typename stored<TYPE>::word word;
-    const word *from = (const word *)(const void *)((const unsigned char *)w.data + (n * w.stride + k) * sizeof(word) / 4);
+    const word *from = (const word *)(const void *)((const unsigned char *)w.data +
+                                                    (n * w.stride + k) * sizeof(word) / 4);
     if constexpr (TYPE == WEIGHT_BF16) {
         return read_once((const uint4 *)(const void *)from);
     } else {
@@ -86,7 +89,8 @@ template <int TYPE, int T> DEVICE void add_block(struct warp_tile<T> &p, unsigne
     const struct weight_view &w = *p.w;
     const size_t unit = TYPE == WEIGHT_BF16 ? sizeof(uint4) : sizeof(word);
     bool aligned = ((uintptr_t)w.data | w.stride * sizeof(word) / 4) % unit == 0;
-    unsigned k = k0 + 8 * part_of_lane(), whole = aligned ? (end - k0) / STEPS : 0, steps = (end - k0 + STEPS - 1) / STEPS, i = 0;
+    unsigned k = k0 + 8 * part_of_lane(), whole = aligned ? (end - k0) / STEPS : 0,
+             steps = (end - k0 + STEPS - 1) / STEPS, i = 0;
     ROLL for (; i + U <= whole; i += U) {
         uint4 first[U], second[U];
         UNROLL for (int u = 0; u < U; u++) {
@@ -117,8 +121,8 @@ template <int T> DEVICE void add_block_of_any(struct warp_tile<T> &p, unsigned k
     }
 }
 
-/* `sums` [SUMS] has the sums of blocks: [blocks, 16 rows of weights, T]. A block of threads computes p.side groups of 16 rows, and as many blocks of columns
- * at a time as there is room for. */
+/* `sums` [SUMS] has the sums of blocks: [blocks, 16 rows of weights, T]. A block of threads computes p.side groups of
+ * 16 rows, and as many blocks of columns at a time as there is room for. */
 template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums)
 {
     constexpr unsigned ROWS = TENSOR_ROWS, TILE = ROWS * T, MOST_BLOCKS = SUMS / TILE;
@@ -142,7 +146,8 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums)
             add_block_of_any(mine, k0, k0 + DOT_BLOCK < cols ? k0 + DOT_BLOCK : cols);
             UNROLL for (int i = 0; i < T / 8; i++)
                 UNROLL for (unsigned j = 0; j < 4; j++)
-                    sums[u * TILE + (row_of_lane() + j / 2 * 8) * T + i * 8 + 2 * part_of_lane() + j % 2] = mine.sum[i][j];
+                    sums[u * TILE + (row_of_lane() + j / 2 * 8) * T + i * 8 + 2 * part_of_lane() + j % 2] =
+                        mine.sum[i][j];
         }
         __syncthreads();
         add_blocks<T, WARPS * 32>(p.y, p.ldy, tile, rows, sums, first, p.side, b0, some);

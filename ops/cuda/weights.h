@@ -20,8 +20,8 @@ DEVICE uint32_t u16_at(const unsigned char *at) { return at[0] | (uint32_t)at[1]
 
 DEVICE float not_a_number(void) { return float_of_bits(0x7fc00000); }
 
-/* E4M3, exactly. Its bits are moved to where f32 has exponent and fraction, also those of subnormal numbers; the product corrects the
- * exponent. */
+/* E4M3, exactly. Its bits are moved to where f32 has exponent and fraction, also those of subnormal numbers; the
+ * product corrects the exponent. */
 DEVICE float e4m3_to_float(uint32_t code)
 {
     float f = float_of_bits((uint32_t)((int32_t)(code << 24) >> 4) & 0x87f00000) * 0x1p120f;
@@ -35,7 +35,9 @@ DEVICE void four_e4m3(float f[4], uint32_t codes)
 {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 890
     uint32_t low, high; /* two f16 numbers each */
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}" : "=r"(low), "=r"(high) : "r"(codes));
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}"
+        : "=r"(low), "=r"(high)
+        : "r"(codes));
     f[0] = half_to_float((uint16_t)low), f[1] = half_to_float((uint16_t)(low >> 16));
     f[2] = half_to_float((uint16_t)high), f[3] = half_to_float((uint16_t)(high >> 16));
 #else
@@ -58,12 +60,14 @@ DEVICE float round_input(float x)
     return fabsf(y) < 0x1p-56f ? 0.0f : y;
 }
 
-/* Returns the scale of columns j, j + 1, ... of row n that share it; 1 for types without scales. For F4, *factor is what is multiplied after it. */
+/* Returns the scale of columns j, j + 1, ... of row n that share it; 1 for types without scales. For F4, *factor is
+ * what is multiplied after it. */
 template <int TYPE> DEVICE float scale_of(const struct weight_view &w, size_t n, size_t j, float *factor)
 {
     *factor = 1.0f;
     if (TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8)
-        return w.scale[(unsigned)(n + w.scale_row) / (unsigned)w.block_rows * w.scale_stride + (unsigned)(j + w.scale_col) / (unsigned)w.block_cols];
+        return w.scale[(unsigned)(n + w.scale_row) / (unsigned)w.block_rows * w.scale_stride +
+                       (unsigned)(j + w.scale_col) / (unsigned)w.block_cols];
     if (TYPE == WEIGHT_I4)
         return float_of_bits(u16_at((const unsigned char *)w.group_scale + (n * w.stride + j) / 32 * 2) << 16);
     if (TYPE == WEIGHT_F4 && w.group_size == 32) {
@@ -78,10 +82,14 @@ template <int TYPE> DEVICE float scale_of(const struct weight_view &w, size_t n,
     return 1.0f;
 }
 
-DEVICE void decode(float f[4], uint4 v) { f[0] = float_of_bits(v.x), f[1] = float_of_bits(v.y), f[2] = float_of_bits(v.z), f[3] = float_of_bits(v.w); }
+DEVICE void decode(float f[4], uint4 v)
+{
+    f[0] = float_of_bits(v.x), f[1] = float_of_bits(v.y), f[2] = float_of_bits(v.z), f[3] = float_of_bits(v.w);
+}
 
 /* Returns f[0..3], four weights. `scale` and `factor` come from scale_of. */
-template <int TYPE> DEVICE void decode(float f[4], typename stored<TYPE>::word v, float scale, float factor, int rounded)
+template <int TYPE>
+DEVICE void decode(float f[4], typename stored<TYPE>::word v, float scale, float factor, int rounded)
 {
     if constexpr (TYPE == WEIGHT_F32) {
         decode(f, v);

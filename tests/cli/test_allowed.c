@@ -1,6 +1,6 @@
-/* tests/cli/test_allowed.c -- masks of allowed tokens (tools/serve/allowed.h): a token is allowed exactly when the automaton accepts its
- * bytes one by one, end tokens exactly when the value may end; walks of tokens end in values that satisfy the schema; masks follow
- * drafts back and forth. Runs in the repository's root.
+/* tests/cli/test_allowed.c -- masks of allowed tokens (tools/serve/allowed.h): a token is allowed exactly when the
+ * automaton accepts its bytes one by one, end tokens exactly when the value may end; walks of tokens end in values that
+ * satisfy the schema; masks follow drafts back and forth. Runs in the repository's root.
  *
  *     test_allowed --bench DIR   times masks for the tokenizer of DIR */
 #include <setjmp.h>
@@ -20,12 +20,14 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* All bytes, what JSON has, parts of characters, repeated pieces, a piece that ends one, ids without a piece. */
-static const char *const words[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "},", "}]", "[]", "{}", "[[", "]]", "\"a\":", "{\"a\": ", "\"b\":", ", ",
-    "  ", "\n  ", "true", "false", "null",
-    "tru", "12", "123", "-1", "1.5", "0.", "e1", "1,", "\xc3\xa9", "\xf0\x9f", "\x98\x80", "\x80", "abc", "ab", "ab", "a\xc3", "a\"", "\\n", "\\u00",
-        "\\\"", "\\", "d83d", "\\ude00", "<end>", "hello world", "\xc3\xa9\xc3\xa9\xc3\xa9",
-        "</think>", "</", "think", ">\n", ">{", ">x", "a</think>{\"", "</think>\n\n\n", "ink>", ">{\"</think>{\"",
-        "a string that goes on for sixty characters and then it ends here\"\n}"};
+static const char *const words[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "},", "}]", "[]", "{}", "[[", "]]",
+                                    "\"a\":", "{\"a\": ", "\"b\":", ", ", "  ", "\n  ", "true", "false", "null", "tru",
+                                    "12", "123", "-1", "1.5", "0.", "e1", "1,", "\xc3\xa9", "\xf0\x9f", "\x98\x80",
+                                    "\x80", "abc", "ab", "ab", "a\xc3", "a\"", "\\n", "\\u00", "\\\"", "\\", "d83d",
+                                    "\\ude00", "<end>", "hello world", "\xc3\xa9\xc3\xa9\xc3\xa9", "</think>", "</",
+                                    "think", ">\n", ">{", ">x", "a</think>{\"", "</think>\n\n\n", "ink>",
+                                    ">{\"</think>{\"",
+                                    "a string that goes on for sixty characters and then it ends here\"\n}"};
 #define SMALL (256 + (int32_t)COUNT(words) + 4)
 #define END_TOKEN (SMALL - 1) /* with bytes of its own, which do not count */
 
@@ -48,8 +50,8 @@ static struct vocabulary *small_vocabulary(void)
 }
 
 /* The mask, token by token and byte by byte. */
-static void check_mask(const struct schema_state *state, struct schema_state *scratch, const struct vocabulary_piece *piece, int32_t size,
-    int32_t end, const unsigned char *mask)
+static void check_mask(const struct schema_state *state, struct schema_state *scratch,
+                       const struct vocabulary_piece *piece, int32_t size, int32_t end, const unsigned char *mask)
 {
     for (int32_t t = 0; t < size; t++) {
         int wanted = piece[t].bytes && piece[t].size;
@@ -59,7 +61,8 @@ static void check_mask(const struct schema_state *state, struct schema_state *sc
             wanted = schema_byte(scratch, (unsigned char)piece[t].bytes[i]) == 1;
         wanted = t == end ? schema_may_end(state) : wanted;
         if (mask[t] != wanted)
-            fail_msg("token %d, \"%.*s\": mask %d, wanted %d", t, (int)piece[t].size, piece[t].bytes ? piece[t].bytes : "", mask[t], wanted);
+            fail_msg("token %d, \"%.*s\": mask %d, wanted %d", t, (int)piece[t].size,
+                     piece[t].bytes ? piece[t].bytes : "", mask[t], wanted);
     }
 }
 
@@ -77,7 +80,8 @@ static int32_t choose(const unsigned char *mask, int32_t size)
 }
 
 /* Walks with a vocabulary; checks every mask, and what the walk made where it ended. */
-static size_t walk(const struct vocabulary *v, const struct vocabulary_piece *piece, int32_t size, int32_t end, int documents, int most)
+static size_t walk(const struct vocabulary *v, const struct vocabulary_piece *piece, int32_t size, int32_t end,
+                   int documents, int most)
 {
     unsigned char *mask = malloc((size_t)size);
     size_t ended = 0;
@@ -138,8 +142,11 @@ static char *ambiguous(int count, int limited)
         json_t *string = json_pack("{s:s}", "type", "string");
         if (limited && i)
             json_object_set_new(string, "maxLength", json_integer(limited == 1 ? 30 + i : 5));
-        json_array_append_new(list, i % 2 ? json_pack("{s:s, s:{s:o}, s:[s]}", "type", "object", "properties", "a", string, "required", "a")
-                                          : json_pack("{s:s, s:{s:o, s:{s:i}}, s:[s, s]}", "type", "object", "properties", "a", string, "b", "const", i, "required", "a", "b"));
+        json_array_append_new(list, i % 2
+                                        ? json_pack("{s:s, s:{s:o}, s:[s]}", "type", "object", "properties", "a",
+                                                    string, "required", "a")
+                                        : json_pack("{s:s, s:{s:o, s:{s:i}}, s:[s, s]}", "type", "object", "properties",
+                                                    "a", string, "b", "const", i, "required", "a", "b"));
     }
     json_t *schema = json_pack("{s:o}", "anyOf", list);
     char *text = json_dumps(schema, JSON_COMPACT);
@@ -226,7 +233,8 @@ static size_t ids_of(const char *const *list, int32_t *ids)
     return n;
 }
 
-static void check_next(struct allowed *a, const struct vocabulary *v, const struct schema *s, const int32_t *ids, size_t from, size_t n)
+static void check_next(struct allowed *a, const struct vocabulary *v, const struct schema *s, const int32_t *ids,
+                       size_t from, size_t n)
 {
     unsigned char mask[SMALL], wanted[SMALL];
     struct schema_state *state;
@@ -242,7 +250,8 @@ static void check_next(struct allowed *a, const struct vocabulary *v, const stru
 
 TEST(masks_follow_drafts_back_and_forth)
 {
-    static const char *const long_way[] = {"null", "{\"", "abc", "\": ", "[[", "12", "]]", ", ", "\"b\":", "true", "},", NULL};
+    static const char *const long_way[] = {"null", "{\"", "abc", "\": ", "[[", "12", "]]", ", ", "\"b\":", "true", "},",
+                                           NULL};
     struct vocabulary *v = small_vocabulary();
     struct schema *s;
     struct allowed *a;
@@ -280,7 +289,8 @@ TEST(masks_begin_after_thinking_and_end_with_the_value)
     for (size_t n = 1; n <= 3; n++) {
         assert_int_equal(allowed_next(a, ids, n, mask), 0);
         for (int t = 0; t < SMALL; t++)
-            assert_int_equal(mask[t], t != END_TOKEN && t != word("</think>\n\n\n")); /* a value begins with at most two blanks */
+            assert_int_equal(mask[t], t != END_TOKEN && t != word("</think>\n\n\n")); /* a value begins with at most two
+                                                                                         blanks */
     }
     check_next(a, v, s, ids, 4, 4);
     check_next(a, v, s, ids, 4, 5);
@@ -352,7 +362,8 @@ TEST(thinking_ends_where_its_text_does)
     }
     struct allowed *a; /* one token, of which more bytes or fewer belong to the value */
     struct schema_state *state;
-    const int32_t ids[][4] = {{'p', word("</"), word("think"), word(">{\"</think>{\"")}, {'p', word("abc"), word("think"), word(">{\"</think>{\"")}};
+    const int32_t ids[][4] = {{'p', word("</"), word("think"), word(">{\"</think>{\"")},
+                              {'p', word("abc"), word("think"), word(">{\"</think>{\"")}};
     static const char *const texts[] = {"{\"</think>{\"", "{\""};
     assert_int_equal(allowed_open(&a, v, s, 1, 1), 0);
     for (int i = 0; i < 4; i++) {
@@ -407,7 +418,10 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_size(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 /* `schema` may be the name of a format of calls; `tool` then is the only tool's parameters. */
 static struct schema *bench_schema(const char *schema, const char *tool)
@@ -418,7 +432,8 @@ static struct schema *bench_schema(const char *schema, const char *tool)
     enum meaning_calls calls = schema && *schema == 'G' ? MEANING_GLM : MEANING_DEEPSEEK_V31;
     struct schema *s;
     char error[512];
-    if (tool ? schema_of_calls(&s, &(struct schema_calls){calls, bytes, tools, NULL, 16}, error) : schema_open(&s, json, error)) {
+    if (tool ? schema_of_calls(&s, &(struct schema_calls){calls, bytes, tools, NULL, 16}, error)
+             : schema_open(&s, json, error)) {
         fprintf(stderr, "%s\n", error);
         exit(1);
     }
@@ -458,11 +473,13 @@ static void time_masks(const struct vocabulary *v, int32_t size, const char *sch
 
 static int bench(const char *dir)
 {
-    static const char *const texts[] = {"", "{", "{\"", "{\"abc", "{\"abc\\", "{\"abc\\u0", "{\"a\":", "{\"a\":\"", "{\"a\":\"\xc3", "{\"a\":12",
-        "{\"a\":[", "{\"a\":[{\"b\":\"c\"}", "{\"a\":[{\"b\":\"c\"}],"};
+    static const char *const texts[] = {"", "{", "{\"", "{\"abc", "{\"abc\\", "{\"abc\\u0", "{\"a\":", "{\"a\":\"",
+                                        "{\"a\":\"\xc3", "{\"a\":12", "{\"a\":[", "{\"a\":[{\"b\":\"c\"}",
+                                        "{\"a\":[{\"b\":\"c\"}],"};
     static const char person[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},"
                                  "\"age\":{\"type\":\"integer\"}},\"required\":[\"name\"]}";
-    static const char tool[] = "{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\"},\"u\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}},"
+    static const char tool[] = "{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\"},\"u\":{\"anyOf\":[{"
+                               "\"type\":\"string\"},{\"type\":\"null\"}]}},"
                                "\"required\":[\"t\"],\"additionalProperties\":true}";
     struct vocabulary *v;
     vb_tokenizer *t;
@@ -482,7 +499,10 @@ static int bench(const char *dir)
         time_masks(v, size, NULL, NULL, texts[i]);
     time_masks(v, size, person, NULL, "{");
     time_masks(v, size, person, NULL, "{\"name\":\"abc");
-    time_masks(v, size, "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":9},{\"type\":\"string\",\"minLength\":20},{\"const\":\"abcdefgh\"}]}", NULL, "\"abc");
+    time_masks(v, size,
+               "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":9},{\"type\":\"string\",\"minLength\":20},{\"const\":"
+               "\"abcdefgh\"}]}",
+               NULL, "\"abc");
     time_masks(v, size, "{\"type\":\"string\",\"maxLength\":300}", NULL, "\"");
     for (int limited = 0; limited < 3; limited++) { /* 120 objects that begin alike */
         char *all = ambiguous(120, limited);
@@ -490,15 +510,19 @@ static int bench(const char *dir)
         time_masks(v, size, all, NULL, "{\"a\":\"abc");
         free(all);
     }
-    static const char call[] = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>", *const v31[] = {"", "{", "{\"t\": \"", "{\"t\": \"abc", "{\"t\": \"abc\", \"u\": "};
+    static const char call[] = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+                      *const v31[] = {"", "{", "{\"t\": \"", "{\"t\": \"abc", "{\"t\": \"abc\", \"u\": "};
     for (size_t i = 0; i < COUNT(v31); i++) {
         char begun[200];
         snprintf(begun, sizeof begun, "%s%s", call, v31[i]);
         time_masks(v, size, "DeepSeek-V3.1", tool, begun);
     }
-    static const char *const glm[] = {"<tool_call>", "<tool_call>f", "<tool_call>f<arg_key>", "<tool_call>f<arg_key>t</arg_key><arg_value>",
-        "<tool_call>f<arg_key>t</arg_key><arg_value>abc", "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>u</arg_key><arg_value>",
-        "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>u</arg_key><arg_value>12", "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>k"};
+    static const char
+        *const glm[] = {"<tool_call>", "<tool_call>f", "<tool_call>f<arg_key>",
+                        "<tool_call>f<arg_key>t</arg_key><arg_value>", "<tool_call>f<arg_key>t</arg_key><arg_value>abc",
+                        "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>u</arg_key><arg_value>",
+                        "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>u</arg_key><arg_value>12",
+                        "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>k"};
     for (size_t i = 0; i < COUNT(glm); i++)
         time_masks(v, size, "GLM", tool, glm[i]);
     vocabulary_close(v);

@@ -1,5 +1,5 @@
-/* tests/cli/test_bench.c -- `verbatim bench`: what it says is there and adds up; its times are nobody's promise. Runs the program
- * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_bench.c -- `verbatim bench`: what it says is there and adds up; its times are nobody's promise. Runs
+ * the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,8 @@ static int is_told_where_it_lies(const json_t *row)
 {
     const json_t *in_cache = json_object_get(row, "in_cache");
     double passes = strcmp(string(row, "kind"), "generate") ? 1 : real(row, "forwards");
-    return json_is_boolean(in_cache) && json_is_true(in_cache) == (real(row, "of_read") > 1.1 && real(row, "bytes") / passes <= 128e6);
+    return json_is_boolean(in_cache) &&
+           json_is_true(in_cache) == (real(row, "of_read") > 1.1 && real(row, "bytes") / passes <= 128e6);
 }
 
 static int about(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
@@ -49,12 +50,14 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
         if (!strcmp(kind, "batch"))
             assert_true(real(row, "tokens_per_second") > 0 && real(row, "speed_up") > 0);
         else if (json_object_get(row, "bytes"))
-            assert_true(is_share(row, "of_read") && is_share(row, "of_fma") && is_share(row, "of_ceiling") && is_told_where_it_lies(row));
+            assert_true(is_share(row, "of_read") && is_share(row, "of_fma") && is_share(row, "of_ceiling") &&
+                        is_told_where_it_lies(row));
         else
             assert_true(real(row, "per_second") > 0);
         if (!strcmp(kind, "pass")) {
             passes++;
-            assert_true(real(row, "bytes") > 0 && real(row, "flops") > real(row, "rows") && real(row, "of_ceiling") > 0);
+            assert_true(real(row, "bytes") > 0 && real(row, "flops") > real(row, "rows") &&
+                        real(row, "of_ceiling") > 0);
         }
         if (strcmp(kind, "generate"))
             continue;
@@ -65,7 +68,8 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
         if (json_is_null(force))
             continue;
         forced++;
-        if (json_number_value(force) == 1.0) /* 40 tokens behind the first, K + 1 in a round, the last round cut short */
+        if (json_number_value(force) == 1.0) /* 40 tokens behind the first, K + 1 in a round, the last round cut
+                                                short */
             assert_true(per_forward > 0.95 * (K + 1.0) - 0.05);
         else /* fewer than all right, more than none */
             assert_true(per_forward > 1.2 && per_forward < K + 1.0);
@@ -90,8 +94,9 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
 
 TEST(a_draft_model_has_lines_of_its_own_and_its_bytes_count)
 {
-    json_t *all = JSON("bench", "golden/tiny/moonlight", "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate",
-                       "--draft-model", "golden/tiny/moonlight"), *row;
+    json_t *all = JSON("bench", "golden/tiny/moonlight", "--rounds", "1", "-n", "20", "--threads", "1", "--only",
+                       "generate", "--draft-model", "golden/tiny/moonlight"),
+           *row;
     double plain = 0;
     size_t i, lines = 0;
     json_array_foreach(json_object_get(all, "rows"), i, row) {
@@ -110,15 +115,17 @@ TEST(a_draft_model_has_lines_of_its_own_and_its_bytes_count)
 /* Their layers have the numbers of MTP modules, whose bytes are others. */
 TEST(parallel_heads_have_lines_of_their_own_and_their_bytes_count)
 {
-    json_t *all = JSON("bench", "golden/tiny/v3", "--rounds", "1", "-n", "6", "--threads", "1", "--only", "generate", "--force-accept", "0",
-                       "--draft-model", "golden/heads/parallel-v3"), *row;
+    json_t *all = JSON("bench", "golden/tiny/v3", "--rounds", "1", "-n", "6", "--threads", "1", "--only", "generate",
+                       "--force-accept", "0", "--draft-model", "golden/heads/parallel-v3"),
+           *row;
     double before = 0;
     size_t i, lines = 0;
     json_array_foreach(json_object_get(all, "rows"), i, row) {
         if (strcmp(string(row, "kind"), "generate") || strcmp(string(row, "draft"), "parallel-heads"))
             continue;
         assert_int_equal(integer(row, "draft_tokens"), ++lines);
-        assert_true(real(row, "bytes") / real(row, "forwards") > before + 10000); /* a head and its share of the output head */
+        assert_true(real(row, "bytes") / real(row, "forwards") > before + 10000); /* a head and its share of the output
+                                                                                     head */
         before = real(row, "bytes") / real(row, "forwards");
     }
     assert_int_equal(lines, 3);
@@ -127,7 +134,9 @@ TEST(parallel_heads_have_lines_of_their_own_and_their_bytes_count)
 
 TEST(drafts_forced_wrong_are_all_rejected)
 {
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--force-accept", "0", "--only", "generate"), *row;
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--force-accept", "0", "--only",
+                       "generate"),
+           *row;
     size_t i, forced = 0;
     json_array_foreach(json_object_get(all, "rows"), i, row)
         if (json_is_real(json_object_get(row, "forced"))) {
@@ -161,9 +170,11 @@ static int has_integer_peaks(const json_t *all)
 TEST(linear_layers_are_measured_alone_and_beside_onednn)
 {
     static const long long rows[] = {1, 2, 4, 8, 512, 1, 2, 4, 8, 512, 1, 2, 4, 8, 512}; /* BF16, Q8_0, Q4_0 */
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "linear"), *row, *config = config_of_model();
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "linear"), *row,
+           *config = config_of_model();
     const json_t *version = json_object_get(all, "onednn"), *why = json_object_get(all, "no_onednn");
-    long long N = integer(config, "intermediate_size"), K = integer(config, "hidden_size"); /* the largest of this model */
+    long long N = integer(config, "intermediate_size"), K = integer(config, "hidden_size"); /* the largest of this
+                                                                                               model */
     size_t i, ours[2] = {0, 0}, theirs = 0;
     const json_t *no_bf16 = json_object_get(all, "no_onednn_bf16");
     int f32_here = json_is_string(version), bf16_here = json_is_null(no_bf16);
@@ -178,16 +189,20 @@ TEST(linear_layers_are_measured_alone_and_beside_onednn)
         double numbers = real(row, "outputs") * real(row, "inputs"), calls = real(row, "calls");
         int quantized = *string(row, "weights") == 'Q', four = !strcmp(string(row, "weights"), "Q4_0");
         assert_true(large || (integer(row, "outputs") == N && integer(row, "inputs") == K));
-        assert_true(about(real(row, "bytes"), calls * matrix_bytes(string(row, "weights"), real(row, "outputs"), real(row, "inputs"))));
+        assert_true(about(real(row, "bytes"),
+                          calls * matrix_bytes(string(row, "weights"), real(row, "outputs"), real(row, "inputs"))));
         assert_true(about(real(row, "flops"), 2 * numbers * calls * real(row, "rows")));
         int integers = quantized && has_integer_peaks(all);
-        assert_true(integers ? is_share(row, four ? "of_int4" : "of_int8") : json_is_null(json_object_get(row, "of_int8")));
+        assert_true(integers ? is_share(row, four ? "of_int4" : "of_int8")
+                             : json_is_null(json_object_get(row, "of_int8")));
         assert_true(json_is_null(json_object_get(row, four || !integers ? "of_int8" : "of_int4")));
         if (large && few) /* more of them than caches hold */
             assert_true(real(row, "bytes") > 256e6);
-        assert_true(few && integer(row, "rows") > 1 ? is_share(row, "of_one_row") : json_is_null(json_object_get(row, "of_one_row")));
-        assert_true(!by_onednn && (few ? bf16_here && !quantized : f32_here) ? is_share(row, "of_onednn")
-                                                                             : json_is_null(json_object_get(row, "of_onednn")));
+        assert_true(few && integer(row, "rows") > 1 ? is_share(row, "of_one_row")
+                                                    : json_is_null(json_object_get(row, "of_one_row")));
+        assert_true(!by_onednn && (few ? bf16_here && !quantized : f32_here)
+                        ? is_share(row, "of_onednn")
+                        : json_is_null(json_object_get(row, "of_onednn")));
         if (by_onednn)
             theirs++;
         else
@@ -203,7 +218,8 @@ TEST(linear_layers_are_measured_alone_and_beside_onednn)
 
 TEST(prefill_is_measured_in_each_form)
 {
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "prefill"), *row, *config = config_of_model();
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "prefill"), *row,
+           *config = config_of_model();
     int here = json_is_string(json_object_get(all, "onednn"));
     size_t i, ours = 0, theirs = 0;
     double flops[2] = {0, 0};
@@ -219,8 +235,10 @@ TEST(prefill_is_measured_in_each_form)
         assert_int_equal(strstr(string(row, "name"), ", onednn") != NULL, theirs);
     }
     assert_int_equal(ours, 2);
-    /* keys and values of 128 tokens are computed instead of q_abs and the heads' outputs, which is as much; the rest is attention */
-    double H = real(config, "num_attention_heads"), n = real(config, "qk_nope_head_dim"), v = real(config, "v_head_dim");
+    /* keys and values of 128 tokens are computed instead of q_abs and the heads' outputs, which is as much; the rest is
+     * attention */
+    double H = real(config, "num_attention_heads"), n = real(config, "qk_nope_head_dim"),
+           v = real(config, "v_head_dim");
     double c = real(config, "kv_lora_rank"), layers = real(config, "num_hidden_layers");
     assert_true(about(flops[0] - flops[1], 2 * layers * H * (2 * c - n - v) * 128 * 64.5));
     json_decref(config);
@@ -232,13 +250,16 @@ TEST(prefill_is_measured_in_each_form)
 
 TEST(attention_is_measured_alone_as_long_as_asked)
 {
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "attention", "--long"), *row, *config = config_of_model();
-    double H = real(config, "num_attention_heads"), c = real(config, "kv_lora_rank"), r = real(config, "qk_rope_head_dim");
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "attention", "--long"), *row,
+           *config = config_of_model();
+    double H = real(config, "num_attention_heads"), c = real(config, "kv_lora_rank"),
+           r = real(config, "qk_rope_head_dim");
     size_t i, lines = 0;
     json_array_foreach(json_object_get(all, "rows"), i, row) {
         if (strcmp(string(row, "kind"), "attention"))
             continue;
-        double queries = real(row, "rows"), seen = real(row, "depth") - (queries - 1) / 2, layers = real(config, "num_hidden_layers");
+        double queries = real(row, "rows"), seen = real(row, "depth") - (queries - 1) / 2,
+               layers = real(config, "num_hidden_layers");
         double per_head = real(config, "qk_nope_head_dim") + real(config, "v_head_dim");
         assert_true(about(real(row, "flops"), layers * 2 * queries * H * (seen * (2 * c + r) + per_head * c)));
         assert_true(is_share(row, "of_fma"));
@@ -273,11 +294,13 @@ TEST(long_contexts_are_measured_when_asked)
  * forward has its K drafts, but for the last few. */
 TEST(efficiency_counts_the_bytes_of_the_passes_that_were_run)
 {
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "40", "--threads", "1", "--force-accept", "0", "--only", "pass,generate");
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "40", "--threads", "1", "--force-accept", "0", "--only",
+                       "pass,generate");
     json_t *row, *config = config_of_model();
     const json_t *plain = NULL, *one = NULL;
     double d = real(config, "hidden_size"), V = real(config, "vocab_size"), layers = real(config, "num_hidden_layers");
-    double width = real(config, "kv_lora_rank") + real(config, "qk_rope_head_dim"), one_draft = 2 * (2 * d * d + V * d); /* eh_proj, head */
+    /* eh_proj, head */
+    double width = real(config, "kv_lora_rank") + real(config, "qk_rope_head_dim"), one_draft = 2 * (2 * d * d + V * d);
     size_t i, drafted = 0;
     json_array_foreach(json_object_get(all, "rows"), i, row) {
         if (!strcmp(string(row, "kind"), "pass") && integer(row, "rows") == 1 && integer(row, "depth") == 16)
@@ -316,7 +339,8 @@ TEST(batches_of_sequences_generate_all_of_their_tokens)
             continue;
         long long n = integer(row, "sequences");
         assert_int_equal(n, sequences[lines++]);
-        assert_int_equal(integer(row, "tokens"), n * 19); /* the pass over the prompts chooses the first token of each */
+        assert_int_equal(integer(row, "tokens"), n * 19); /* the pass over the prompts chooses the first token of
+                                                             each */
         assert_true(about(real(row, "tokens_per_second"), (double)n * 19 / real(row, "seconds")));
         assert_true(real(row, "speed_up") > 0);
     }
@@ -337,15 +361,19 @@ static const json_t *named(const json_t *list, const char *name)
 /* With --draft-vocab, a draft reads only the listed rows of the head. */
 TEST(a_list_of_draft_tokens_makes_drafts_read_less)
 {
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate", "--force-accept", "0"), *row;
-    json_t *some = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate", "--force-accept", "0",
-                        "--draft-vocab", "10"), *config = config_of_model();
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate",
+                       "--force-accept", "0"),
+           *row;
+    json_t *some = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate",
+                        "--force-accept", "0", "--draft-vocab", "10"),
+           *config = config_of_model();
     json_t *plan = JSON("bench", MODEL, "--plan", "--rounds", "1", "--threads", "1", "--draft-vocab", "10");
     double d = real(config, "hidden_size"), V = real(config, "vocab_size"), compared = 0;
     size_t i;
     json_array_foreach(json_object_get(some, "rows"), i, row) {
         const json_t *before = json_array_get(json_object_get(all, "rows"), i);
-        if (strcmp(string(row, "kind"), "generate") || real(row, "draft_tokens") != 1 || !json_is_real(json_object_get(row, "forced")))
+        if (strcmp(string(row, "kind"), "generate") || real(row, "draft_tokens") != 1 ||
+            !json_is_real(json_object_get(row, "forced")))
             continue;
         /* all drafts are wrong, and nearly each pass has one; experts may differ, because other drafts are verified */
         double less = real(before, "bytes") - real(row, "bytes"), drafts = less / (2 * d * (V - 10));
@@ -376,21 +404,27 @@ static double sum_of(const json_t *parts, const char *key)
 static void parts_are_consistent(const json_t *pass)
 {
     const json_t *parts = json_object_get(pass, "parts"), *part;
-    double before = INFINITY, read = real(json_object_get(pass, "peaks"), "read"), fma = real(json_object_get(pass, "peaks"), "fma");
+    double before = INFINITY, read = real(json_object_get(pass, "peaks"), "read"),
+           fma = real(json_object_get(pass, "peaks"), "fma");
     size_t i;
     json_array_foreach(parts, i, part) {
-        double bytes = real(part, "bytes_seconds"), arithmetic = real(part, "flops_seconds"), seconds = real(part, "seconds");
+        double bytes = real(part, "bytes_seconds"), arithmetic = real(part, "flops_seconds"),
+               seconds = real(part, "seconds");
         const char *bound = string(part, "bound");
         assert_true(seconds > 0 && about(bytes, real(part, "bytes") / read));
-        assert_true(arithmetic <= real(part, "flops") / fma * (1 + 1e-6)); /* other instructions are faster than fma, or not used */
+        assert_true(arithmetic <= real(part, "flops") / fma * (1 + 1e-6)); /* other instructions are faster than fma, or
+                                                                              not used */
         assert_true(about(real(part, "floor"), fmax(bytes, arithmetic)));
-        assert_true(fabs(real(part, "gap") - (seconds - real(part, "floor"))) <= 1e-6 * fmax(seconds, real(part, "floor")));
+        assert_true(fabs(real(part, "gap") - (seconds - real(part, "floor"))) <=
+                    1e-6 * fmax(seconds, real(part, "floor")));
         assert_true(real(part, "waiting") > -1e-9 && real(part, "waiting") <= seconds);
         assert_true(real(part, "gap") <= before);
-        assert_true((real(part, "bytes") > 0) == (strcmp(string(part, "name"), "small operators") && strcmp(string(part, "name"), "outside of the pass")));
+        assert_true((real(part, "bytes") > 0) == (strcmp(string(part, "name"), "small operators") &&
+                                                  strcmp(string(part, "name"), "outside of the pass")));
         before = real(part, "gap");
         assert_true(strstr("bytes fma bf16 int8 int4 waiting other work", bound) && *bound);
-        if (!strcmp(bound, "bf16") || !strncmp(bound, "int", 3)) /* an instruction that is slower than fma limits nothing */
+        if (!strcmp(bound, "bf16") || !strncmp(bound, "int", 3)) /* an instruction that is slower than fma limits
+                                                                    nothing */
             assert_true(real(json_object_get(pass, "peaks"), bound) >= fma);
         if (!strcmp(bound, "bytes"))
             assert_true(bytes >= arithmetic && bytes >= real(part, "waiting"));
@@ -418,13 +452,16 @@ static void next_gap_is_the_largest(const json_t *plan)
 
 TEST(a_plan_divides_passes_into_parts_that_add_up)
 {
-    static const char *const parts[] = {"q_a_proj and kv_a_proj", "q_b_proj", "attention", "o_proj", "dense MLP", "router",
-                                        "experts and shared expert", "head", "small operators", "outside of the pass"};
-    static const char *const passes[] = {"1 row after 16", "1 row after 100", "4 rows after 16", "MTP module, 1 row after 16", "prompt of 255",
-                                         "prompt of 255, expanded"};
-    json_t *plan = JSON("bench", MODEL, "--plan", "--rounds", "3", "--threads", "2", "--depth", "100"), *pass, *config = config_of_model();
+    static const char *const parts[] = {"q_a_proj and kv_a_proj", "q_b_proj", "attention", "o_proj", "dense MLP",
+                                        "router", "experts and shared expert", "head", "small operators",
+                                        "outside of the pass"};
+    static const char *const passes[] = {"1 row after 16", "1 row after 100", "4 rows after 16",
+                                         "MTP module, 1 row after 16", "prompt of 255", "prompt of 255, expanded"};
+    json_t *plan = JSON("bench", MODEL, "--plan", "--rounds", "3", "--threads", "2", "--depth", "100"), *pass,
+           *config = config_of_model();
     json_t *lines = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "pass", "-n", "2");
-    const json_t *list = json_object_get(plan, "passes"), *plain = named(json_object_get(lines, "rows"), "1 row after 16");
+    const json_t *list = json_object_get(plan, "passes"),
+                 *plain = named(json_object_get(lines, "rows"), "1 row after 16");
     size_t i;
     json_array_foreach(list, i, pass) {
         assert_string_equal(string(pass, "name"), passes[i]);
@@ -452,7 +489,8 @@ TEST(a_plan_divides_passes_into_parts_that_add_up)
 TEST(the_text_of_a_plan_has_the_numbers_of_its_json)
 {
     struct said r = RUN("bench", "golden/tale", "--plan", "--rounds", "1", "--threads", "2", "--precision", "q8");
-    json_t *plan = JSON("bench", "golden/tale", "--plan", "--rounds", "1", "--threads", "2", "--precision", "q8"), *pass, *part;
+    json_t *plan = JSON("bench", "golden/tale", "--plan", "--rounds", "1", "--threads", "2", "--precision", "q8"),
+           *pass, *part;
     size_t i, k;
     expect_code(&r, 0);
     assert_true(strstr(r.out, "The next gap: ") == r.out && strstr(r.out, " above its floor of "));
@@ -464,7 +502,8 @@ TEST(the_text_of_a_plan_has_the_numbers_of_its_json)
         parts_are_consistent(pass);
         json_array_foreach(json_object_get(pass, "parts"), k, part) {
             char line[200];
-            snprintf(line, sizeof line, "\n%-26s %9.1f %9.1f ", string(part, "name"), real(part, "bytes") / 1e6, real(part, "flops") / 1e6);
+            snprintf(line, sizeof line, "\n%-26s %9.1f %9.1f ", string(part, "name"), real(part, "bytes") / 1e6,
+                     real(part, "flops") / 1e6);
             const char *found = strstr(at, line);
             assert_true(found && found < end);
         }
@@ -476,7 +515,8 @@ TEST(the_text_of_a_plan_has_the_numbers_of_its_json)
 
 TEST(a_plan_of_one_thread_wakes_none_and_every_kind_of_model_has_one)
 {
-    json_t *plan = JSON("bench", "golden/tiny/v2-lite", "--plan", "--rounds", "1", "--threads", "1", "--isa", "scalar"), *pass, *part;
+    json_t *plan = JSON("bench", "golden/tiny/v2-lite", "--plan", "--rounds", "1", "--threads", "1", "--isa", "scalar"),
+           *pass, *part;
     size_t i, k;
     json_array_foreach(json_object_get(plan, "passes"), i, pass) { /* it has no MTP module and no q_a_proj */
         assert_null(strstr(string(pass, "name"), "MTP"));
@@ -492,19 +532,25 @@ TEST(a_plan_of_one_thread_wakes_none_and_every_kind_of_model_has_one)
 
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
-    expect_failure(RUN("bench", MODEL, "--force-accept", "1.5"), 2, "--force-accept is 1.5, wanted a number from 0 to 1");
+    expect_failure(RUN("bench", MODEL, "--force-accept", "1.5"), 2,
+                   "--force-accept is 1.5, wanted a number from 0 to 1");
     expect_failure(RUN("bench", MODEL, "--rounds", "65"), 2, "--rounds is 65, at most 64");
-    expect_failure(RUN("bench", MODEL, "--only", "linear,lines"), 2, "--only names lines, wanted some of prefill,pass,linear,attention,generate,batch");
+    expect_failure(RUN("bench", MODEL, "--only", "linear,lines"), 2,
+                   "--only names lines, wanted some of prefill,pass,linear,attention,generate,batch");
     expect_failure(RUN("bench", MODEL, "--only", ""), 2, "--only is empty");
     expect_failure(RUN("bench", MODEL, "--only", "linear", "--svg", "x.svg"), 2, "--svg draws the lines of generate");
     expect_failure(RUN("bench", MODEL, "-n", "100000"), 2, "max_position_embeddings");
-    expect_failure(RUN("bench", "golden/tiny/v2", "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "x.svg"), 2, "has no MTP modules");
-    expect_failure(RUN("bench", MODEL, "--rounds", "1", "-n", "4", "--threads", "1", "--only", "generate", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file");
+    expect_failure(RUN("bench", "golden/tiny/v2", "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "x.svg"), 2,
+                   "has no MTP modules");
+    expect_failure(RUN("bench", MODEL, "--rounds", "1", "-n", "4", "--threads", "1", "--only", "generate", "--svg",
+                       "/nowhere/x.svg"),
+                   1, "/nowhere/x.svg: No such file");
     expect_failure(RUN("bench", MODEL, "--svg", "/dev/null"), 1, "a device, which a file would replace");
     expect_failure(RUN("bench", MODEL, "--depth", "100"), 2, "--depth belongs to --plan");
     expect_failure(RUN("bench", MODEL, "--plan", "--only", "pass"), 2, "--only does not fit with it");
     expect_failure(RUN("bench", MODEL, "--plan", "--svg", "x.svg"), 2, "--svg does not fit with it");
-    expect_failure(RUN("bench", MODEL, "--plan", "--depth", "255"), 2, "--depth is 255: with two tokens more it is beyond max_position_embeddings, which is 256");
+    expect_failure(RUN("bench", MODEL, "--plan", "--depth", "255"), 2,
+                   "--depth is 255: with two tokens more it is beyond max_position_embeddings, which is 256");
 }
 
 int main(int argc, char **argv)

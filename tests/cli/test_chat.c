@@ -1,6 +1,6 @@
-/* tests/cli/test_chat.c -- talking to the model: `generate --chat`, `chat`, Ctrl-C, --logprobs. The bundled model with a chat template
- * beside it (skipped without it; what it answers means nothing), a terminal where one is needed. Runs the program itself in the
- * repository's root. */
+/* tests/cli/test_chat.c -- talking to the model: `generate --chat`, `chat`, Ctrl-C, --logprobs. The bundled model with
+ * a chat template beside it (skipped without it; what it answers means nothing), a terminal where one is needed. Runs
+ * the program itself in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,13 +18,15 @@
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define V3 "golden/tiny/v3"
-#define TEMPLATE "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>{{ mood }}"
+#define TEMPLATE \
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>{{ mood }}"
 
 static char dir[64]; /* golden/tale with a chat template */
 
 static int make_chat_model(void **unused)
 {
-    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json"};
     char from[4096], to[128], here[2048];
     (void)unused;
     make_dir(dir);
@@ -61,7 +63,7 @@ static const char *text_file(const char *name, const char *text)
 
 #define NEEDS_TALE if (access(path_of("config.json"), R_OK)) skip()
 
-/* ---- generate --chat ----------------------------------------------------------------------------------------------- */
+/* ---- generate --chat --------------------------------------------------------------------------------------------- */
 
 static void expect_same_run(json_t *a, json_t *b)
 {
@@ -86,9 +88,12 @@ TEST(chat_is_the_prompt_that_the_template_writes)
     expect_same_run(CHAT("--prompt-file", text_file("p", "Hello")), PLAIN(text));
     snprintf(text, sizeof text, "%s<system>Be brief.\n<user>Hello\n<assistant>", bos);
     expect_same_run(CHAT("--prompt", "Hello", "--system", "Be brief."), PLAIN(text));
-    snprintf(text, sizeof text, "%s<system>Be brief.\n<user>H\xc3\xa9\n<assistant>so\n<user>Hello\n<assistant>glad", bos);
-    expect_same_run(CHAT("--prompt", "Hello", "--system", "Be brief.", "--chat-template-kwargs", "{\"mood\":\"glad\"}", "--messages",
-                         text_file("m", "[{\"role\":\"user\",\"content\":\"H\\u00e9\"},{\"role\":\"assistant\",\"content\":\"so\"}]")),
+    snprintf(text, sizeof text, "%s<system>Be brief.\n<user>H\xc3\xa9\n<assistant>so\n<user>Hello\n<assistant>glad",
+             bos);
+    expect_same_run(CHAT("--prompt", "Hello", "--system", "Be brief.", "--chat-template-kwargs", "{\"mood\":\"glad\"}",
+                         "--messages",
+                         text_file("m", "[{\"role\":\"user\",\"content\":\"H\\u00e9\"},{\"role\":\"assistant\","
+                                        "\"content\":\"so\"}]")),
                     PLAIN(text));
     snprintf(text, sizeof text, "%s<system>s\n<assistant>", bos);
     expect_same_run(CHAT("--messages", text_file("m", "[{\"role\":\"system\",\"content\":\"s\"}]")), PLAIN(text));
@@ -122,10 +127,14 @@ TEST(conversations_that_are_wrong_are_refused)
     text_file("chat_template.jinja", TEMPLATE);
     REFUSED(1, "No such file", dir, "--chat", "--messages", "/nowhere");
     REFUSED(1, "not an array of messages", dir, "--chat", "--messages", text_file("m", "{}"));
-    REFUSED(1, "message 1 is not an object with a role", dir, "--chat", "--messages", text_file("m", "[{\"role\":\"user\"},{}]"));
-    REFUSED(1, "a key is there twice", dir, "--chat", "--messages", text_file("m", "[{\"role\":\"user\",\"role\":\"user\"}]"));
-    REFUSED(2, "would be a second one", dir, "--chat", "--system", "s", "--messages", text_file("m", "[{\"role\":\"system\",\"content\":\"\"}]"));
-    REFUSED(2, "--chat-template-kwargs: not a JSON object", dir, "--chat", "--prompt", "x", "--chat-template-kwargs", "[]");
+    REFUSED(1, "message 1 is not an object with a role", dir, "--chat", "--messages",
+            text_file("m", "[{\"role\":\"user\"},{}]"));
+    REFUSED(1, "a key is there twice", dir, "--chat", "--messages",
+            text_file("m", "[{\"role\":\"user\",\"role\":\"user\"}]"));
+    REFUSED(2, "would be a second one", dir, "--chat", "--system", "s", "--messages",
+            text_file("m", "[{\"role\":\"system\",\"content\":\"\"}]"));
+    REFUSED(2, "--chat-template-kwargs: not a JSON object", dir, "--chat", "--prompt", "x", "--chat-template-kwargs",
+            "[]");
     REFUSED(2, "--chat-template-kwargs: line 1", dir, "--chat", "--prompt", "x", "--chat-template-kwargs", "{");
     REFUSED(1, "--prompt is not valid UTF-8 at byte 1", dir, "--chat", "--prompt", "x\xff");
     text_file("chat_template.jinja", "{{ raise_exception('roles must alternate') }}");
@@ -137,7 +146,7 @@ TEST(conversations_that_are_wrong_are_refused)
     text_file("chat_template.jinja", TEMPLATE);
 }
 
-/* ---- chat ---------------------------------------------------------------------------------------------------------- */
+/* ---- chat -------------------------------------------------------------------------------------------------------- */
 
 static json_t *line_of(const char **at)
 {
@@ -154,7 +163,8 @@ static void add(json_t *messages, const char *role, const char *content)
     json_array_append_new(messages, json_pack("{s:s,s:s}", "role", role, "content", content));
 }
 
-/* Each answer of a conversation has the bits of a run of its own over the whole conversation, and computes less for its prompt. */
+/* Each answer of a conversation has the bits of a run of its own over the whole conversation, and computes less for its
+ * prompt. */
 static void check_turns(const char *draft, int most_is_kept)
 {
     static const char *const said[] = {"Once upon a time", "And then?", "Who was he?"};
@@ -194,7 +204,8 @@ TEST(each_turn_computes_what_is_new_and_gives_the_bits_of_a_fresh_run)
 TEST(a_template_that_rewrites_earlier_turns_is_followed)
 {
     NEEDS_TALE;
-    static const char forgetful[] = "{% for m in messages %}{% if m.role == 'user' %}<{{ loop.revindex }}>{{ m.content }}\n{% endif %}{% endfor %}<a>";
+    static const char forgetful[] = "{% for m in messages %}{% if m.role == 'user' %}<{{ loop.revindex }}>{{ m.content "
+                                    "}}\n{% endif %}{% endfor %}<a>";
     text_file("chat_template.jinja", forgetful);
     check_turns("mtp-eagle", 0);
     text_file("chat_template.jinja", TEMPLATE);
@@ -217,14 +228,15 @@ TEST(chat_begins_with_the_messages_of_a_file)
     forget(&s);
 }
 
-/* ---- Ctrl-C -------------------------------------------------------------------------------------------------------- */
+/* ---- Ctrl-C ------------------------------------------------------------------------------------------------------ */
 
 /* Interrupted when its pipe is full: it waits for its reader then, and goes on waiting when the signal has come. */
 TEST(ctrl_c_ends_generate_after_the_current_token_with_130)
 {
     NEEDS_TALE;
     struct said s = {.command = "generate", .out = calloc(1, 1), .err = calloc(1, 1)};
-    const char *const arguments[] = {verbatim, "generate", dir, "--prompt", "Once", "-n", "2000", "--ignore-eos", "--threads", "1", NULL};
+    const char *const arguments[] = {verbatim, "generate", dir, "--prompt", "Once", "-n", "2000", "--ignore-eos",
+                                     "--threads", "1", NULL};
     char filler[4088];
     int out[2], err[2], status, held = 0;
     memset(filler, '.', sizeof filler);
@@ -241,7 +253,8 @@ TEST(ctrl_c_ends_generate_after_the_current_token_with_130)
     WAIT_UNTIL(child, !handles(child, SIGINT)); /* it got the signal: the handler is for one */
     listen_to(child, (int[]){out[0], err[0]}, PIPE, &s);
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 130 || !strstr(s.err, "; interrupted\n") || s.out[s.out_size - 1] != '\n')
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 130 || !strstr(s.err, "; interrupted\n") ||
+        s.out[s.out_size - 1] != '\n')
         fail_msg("status %x, stderr: %s", status, s.err);
     forget(&s);
 }
@@ -250,15 +263,16 @@ TEST(with_json_an_interrupted_run_is_whole)
 {
     NEEDS_TALE;
     struct said s = {.command = "generate --json", .out = calloc(1, 1), .err = calloc(1, 1)};
-    const char *const arguments[] = {verbatim, "generate", dir, "--prompt", "Once upon a time", "-n", "500", "--ignore-eos", "--json",
-                                     "--logprobs", "1000", NULL};
+    const char *const arguments[] = {verbatim, "generate", dir, "--prompt", "Once upon a time", "-n", "500",
+                                     "--ignore-eos", "--json", "--logprobs", "1000", NULL};
     int out[2], terminal, status, err = holding_terminal(&terminal);
     assert_int_equal(pipe(out), 0);
     pid_t child = fork();
     if (child == 0)
         become(arguments, PIPE, out[1], terminal);
     close(out[1]);
-    WAIT_UNTIL(child, handles(child, SIGINT)); /* it computes, as far as the line that says how much of the prompt is read */
+    WAIT_UNTIL(child, handles(child, SIGINT)); /* it computes, as far as the line that says how much of the prompt is
+                                                  read */
     assert_int_equal(kill(child, SIGINT), 0);
     let_on(terminal);
     listen_to(child, (int[]){out[0], err}, PIPE, &s);
@@ -272,7 +286,7 @@ TEST(with_json_an_interrupted_run_is_whole)
     forget(&s);
 }
 
-/* ---- a terminal ---------------------------------------------------------------------------------------------------- */
+/* ---- a terminal -------------------------------------------------------------------------------------------------- */
 
 struct terminal {
     pid_t child;
@@ -307,7 +321,10 @@ static void await_prompt(struct terminal *t)
     WAIT_UNTIL(t->child, !tcgetattr(t->fd, &now) && !(now.c_lflag & ICANON));
 }
 
-static void type(struct terminal *t, const char *keys) { assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys)); }
+static void type(struct terminal *t, const char *keys)
+{
+    assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
 
 static void open_terminal(struct terminal *t, const char *const *arguments)
 {
@@ -360,7 +377,8 @@ TEST(on_a_terminal_lines_are_edited_and_come_back_and_ctrl_c_ends_an_answer)
     await_prompt(&t);
     assert_int_equal(exit_code_after(&t, "\004"), 0); /* Ctrl-D */
 
-    /* the answer is <|begin_of_sentence|> some 2000 times, more than a terminal holds for who does not read on: it cannot end */
+    /* the answer is <|begin_of_sentence|> some 2000 times, more than a terminal holds for who does not read on: it
+     * cannot end */
     open_terminal(&t, (const char *const[]){verbatim, "chat", dir, "--ignore-eos", "--logit-bias", "0:1000", NULL});
     await_prompt(&t);
     type(&t, "Hello\n");
@@ -371,7 +389,7 @@ TEST(on_a_terminal_lines_are_edited_and_come_back_and_ctrl_c_ends_an_answer)
     assert_int_equal(exit_code_after(&t, "\003"), 130);
 }
 
-/* ---- --logprobs ---------------------------------------------------------------------------------------------------- */
+/* ---- --logprobs -------------------------------------------------------------------------------------------------- */
 
 static double logprob(const json_t *j)
 {
@@ -387,7 +405,8 @@ TEST(logprobs_are_those_of_the_truth)
     for (size_t m = 0; m < COUNT(names); m++) {
         struct golden g = golden_open(names[m]);
         size_t n, all;
-        const char *tokens = golden_data(&g, "tokens", &n), *logits = golden_data(&g, "logits", &all); /* anywhere in memory */
+        /* anywhere in memory */
+        const char *tokens = golden_data(&g, "tokens", &n), *logits = golden_data(&g, "logits", &all);
         char ids[2048], model[64], *to = ids;
         size_t V = all / n;
         double row[512], most, sum = 0.0;
@@ -400,7 +419,8 @@ TEST(logprobs_are_those_of_the_truth)
             to += sprintf(to, i ? ",%d" : "%d", (int)id);
         }
         snprintf(model, sizeof model, "golden/tiny/%s", names[m]);
-        json_t *j = JSON("generate", model, "--tokens", ids, "-n", "1", "--logprobs", "5", "--temperature", "2.5", "--ignore-eos");
+        json_t *j = JSON("generate", model, "--tokens", ids, "-n", "1", "--logprobs", "5", "--temperature", "2.5",
+                         "--ignore-eos");
         const json_t *one = json_array_get(json_object_get(j, "logprobs"), 0), *top = json_object_get(one, "top");
         for (size_t i = 0; i < V; i++)
             most = row[i] > most ? row[i] : most;
@@ -415,8 +435,8 @@ TEST(logprobs_are_those_of_the_truth)
             for (size_t i = 0; i < V; i++)
                 larger += row[i] > row[integer(entry, "token")];
             if (fabs(logprob(entry) - wanted) > 1e-4 || (k < 5 && larger != k))
-                fail_msg("%s, entry %zu: token %lld has %.9g, wanted %.9g; %zu are larger", names[m], k, integer(entry, "token"),
-                         logprob(entry), wanted, larger);
+                fail_msg("%s, entry %zu: token %lld has %.9g, wanted %.9g; %zu are larger", names[m], k,
+                         integer(entry, "token"), logprob(entry), wanted, larger);
         }
         json_decref(j);
         golden_close(&g);
@@ -426,8 +446,10 @@ TEST(logprobs_are_those_of_the_truth)
 TEST(logprobs_do_not_depend_on_drafts_or_sampling)
 {
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7", "-n", "9", "--logprobs", "3");
-    json_t *drafted = JSON("generate", V3, "--tokens", "5,6,7", "-n", "9", "--logprobs", "3", "--draft", "mtp-eagle", "--draft-tokens", "4");
-    json_t *hot = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1", "--logprobs", "3", "--temperature", "2", "--top-k", "2");
+    json_t *drafted = JSON("generate", V3, "--tokens", "5,6,7", "-n", "9", "--logprobs", "3", "--draft", "mtp-eagle",
+                           "--draft-tokens", "4");
+    json_t *hot = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1", "--logprobs", "3", "--temperature", "2",
+                       "--top-k", "2");
     json_t *none = JSON("generate", V3, "--tokens", "5,6,7", "-n", "9", "--logprobs", "0");
     const json_t *list = json_object_get(plain, "logprobs");
     assert_int_equal(json_array_size(list), 9);

@@ -1,11 +1,11 @@
-/* tests/cli/test_cli.c -- what the `verbatim` command prints, from outside: keys and types of its JSON, its files, its text.
- * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. What it refuses is in
- * test_cli_errors.c, verify and draft are in test_cli_verify.c. */
+/* tests/cli/test_cli.c -- what the `verbatim` command prints, from outside: keys and types of its JSON, its files, its
+ * text. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. What it refuses is
+ * in test_cli_errors.c, verify and draft are in test_cli_verify.c. */
 #include <math.h>
 
 #include "tests/support/cli.h"
 
-/* ---- generate ------------------------------------------------------------------------------------------------------ */
+/* ---- generate ---------------------------------------------------------------------------------------------------- */
 
 TEST(generate_json_has_its_keys_and_types)
 {
@@ -31,13 +31,15 @@ TEST(no_tokens_are_an_answer_too)
     assert_int_equal(json_array_size(json_object_get(j, "tokens")), 0);
     assert_string_equal(string(j, "fingerprint"), "cbf29ce484222325");
     assert_string_equal(string(j, "finish_reason"), "length");
-    expect_keys(stats, "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r "
-                       "copy_seconds:r copied_bytes:i time_to_first_token_seconds:n draft_seconds:r draft_memory_bytes:i "
-                       "peak_memory_bytes:i threads:o numa:n");
+    expect_keys(stats, "forwards:i tokens_per_forward:n " DRAFT_KEYS
+                       "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r "
+                       "copy_seconds:r copied_bytes:i time_to_first_token_seconds:n draft_seconds:r "
+                       "draft_memory_bytes:i peak_memory_bytes:i threads:o numa:n");
     assert_int_equal(integer(stats, "forwards"), 0);
     json_decref(j);
     j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1"); /* the prompt's pass alone */
-    expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:r decode_tokens_per_second:n " RUN_KEYS);
+    expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n " DRAFT_KEYS
+                                             "prefill_tokens_per_second:r decode_tokens_per_second:n " RUN_KEYS);
     json_decref(j);
     struct said s = RUN("generate", V3, "--tokens", "5,6,7", "-n", "0");
     expect_code(&s, 0);
@@ -70,11 +72,15 @@ TEST(time_and_memory_are_told)
 TEST(no_draft_is_none_and_0_and_the_default_is_one_draft_per_module)
 {
     expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2"), "none", 0, 0);
-    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "none", "--draft-tokens", "7"), "none", 0, 0);
-    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-vanilla", "--draft-tokens", "0"), "none", 0, 0);
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "none", "--draft-tokens", "7"), "none", 0,
+                 0);
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-vanilla", "--draft-tokens", "0"),
+                 "none", 0, 0);
     expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-vanilla"), "mtp-vanilla", 1, 1);
-    expect_draft(JSON("generate", TINY "v3-mtp3", "--tokens", "5", "-n", "2", "--draft", "mtp-eagle"), "mtp-eagle", 3, 3);
-    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-eagle", "--draft-tokens", "15"), "mtp-eagle", 15, 15);
+    expect_draft(JSON("generate", TINY "v3-mtp3", "--tokens", "5", "-n", "2", "--draft", "mtp-eagle"), "mtp-eagle", 3,
+                 3);
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-eagle", "--draft-tokens", "15"),
+                 "mtp-eagle", 15, 15);
 }
 
 /* Every pass gives its accepted drafts and one token of the target's own, except the last when the limit cuts it. */
@@ -95,7 +101,8 @@ TEST(statistics_add_up)
         }
         assert_int_equal(by_depth, accepted);
         assert_int_equal(drafted, integer(stats, "drafted"));
-        assert_int_equal(rejected, integer(json_object_get(stats, "first_reject"), "other_token")); /* strict, and nothing forbidden */
+        /* strict, and nothing forbidden */
+        assert_int_equal(rejected, integer(json_object_get(stats, "first_reject"), "other_token"));
         assert_true(accepted <= integer(stats, "drafted") && integer(stats, "drafted") <= 3 * forwards);
         if (forwards + accepted != 39 && forwards + accepted != 40)
             fail_msg("%s: 40 tokens by %lld passes and %lld accepted drafts", dir, forwards, accepted);
@@ -202,7 +209,8 @@ static void expect_rows(const char *dir, const char *prompt, size_t prompt_token
     }
     snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)h);
     if (strcmp(fingerprint, string(run, "fingerprint")))
-        fail_msg("%s: fingerprint %s, the rows of `verbatim logits` say %s", dir, string(run, "fingerprint"), fingerprint);
+        fail_msg("%s: fingerprint %s, the rows of `verbatim logits` say %s", dir, string(run, "fingerprint"),
+                 fingerprint);
     golden_close(&g);
     remove_dir(out);
 }
@@ -213,7 +221,8 @@ TEST(fingerprint_and_tokens_are_those_of_the_rows_that_logits_writes)
         char dir[64];
         snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
         const char *draft = modules[i] ? "mtp-eagle" : "none";
-        json_t *j = JSON("generate", dir, "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", draft, "--draft-tokens", "3");
+        json_t *j = JSON("generate", dir, "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", draft,
+                         "--draft-tokens", "3");
         expect_rows(dir, "5,6,7,70", 4, j, 1);
         json_decref(j);
         j = JSON("generate", dir, "--tokens", "5", "-n", "12", "--ignore-eos", "--draft", draft, "--temperature", "0.9",
@@ -228,7 +237,8 @@ TEST(plain_generate_without_a_tokenizer_prints_ids_alone)
     char ids[256];
     int32_t tokens[16];
     json_t *j = JSON("generate", V3, "--tokens", "5", "-n", "16", "--ignore-eos");
-    struct said s = RUN("generate", V3, "--tokens", "5", "-n", "16", "--ignore-eos", "--draft", "mtp-vanilla", "--draft-tokens", "3");
+    struct said s = RUN("generate", V3, "--tokens", "5", "-n", "16", "--ignore-eos", "--draft", "mtp-vanilla",
+                        "--draft-tokens", "3");
     expect_code(&s, 0);
     assert_int_equal(tokens_of(j, tokens, 16), 16);
     write_ids(ids, "", tokens, 16);
@@ -245,7 +255,7 @@ TEST(plain_generate_without_a_tokenizer_prints_ids_alone)
     json_decref(j);
 }
 
-/* ---- logits, inspect ----------------------------------------------------------------------------------------------- */
+/* ---- logits, inspect --------------------------------------------------------------------------------------------- */
 
 static void expect_tensor(const json_t *header, const char *name, int rows, int columns, int begin)
 {
@@ -267,7 +277,8 @@ TEST(logits_writes_two_tensors_whose_bits_depend_on_nothing_else)
     snprintf(file, sizeof file, "%s/o.safetensors", out);
     write_text(out, "o.safetensors", "what was there before");
     for (size_t i = 0; i < COUNT(settings); i++) {
-        struct said s = RUN("logits", V3, "--tokens", "5,6,7,8,9", "-o", file, "--force", settings[i][0], settings[i][1]);
+        struct said s = RUN("logits", V3, "--tokens", "5,6,7,8,9", "-o", file, "--force", settings[i][0],
+                            settings[i][1]);
         expect_code(&s, 0);
         assert_int_equal(s.out_size + s.err_size, 0);
         forget(&s);
@@ -311,12 +322,14 @@ TEST(inspect_counts_what_the_file_holds)
         snprintf(file, sizeof file, "%s/model.safetensors", dir);
         struct golden g = golden_read(file);
         json_t *j = JSON("inspect", dir), *tensors = json_object_get(j, "tensors"), *ignored, *t;
-        expect_keys(j, "architecture:s model_type:s config:o parameters:i active_parameters:i mtp_modules:i mtp_modules_promised:i mtp:a precision:s "
-                       "mapped_bytes:i widened_bytes:i joined_bytes:i rounded_bytes:i quantized_bytes:i repacked_bytes:i copy_seconds:r "
-                       "cache_bytes_per_token:o tensors:o types:o parts:a");
+        expect_keys(j, "architecture:s model_type:s config:o parameters:i active_parameters:i mtp_modules:i "
+                       "mtp_modules_promised:i mtp:a precision:s "
+                       "mapped_bytes:i widened_bytes:i joined_bytes:i rounded_bytes:i quantized_bytes:i "
+                       "repacked_bytes:i copy_seconds:r cache_bytes_per_token:o tensors:o types:o parts:a");
         expect_keys(tensors, "used:i ignored:a");
         size_t k, count = json_object_size(g.header) - (json_object_get(g.header, "__metadata__") != NULL);
-        assert_int_equal(integer(tensors, "used") + (long long)json_array_size(json_object_get(tensors, "ignored")), count);
+        assert_int_equal(integer(tensors, "used") + (long long)json_array_size(json_object_get(tensors, "ignored")),
+                         count);
         json_array_foreach(json_object_get(tensors, "ignored"), k, ignored)
             expect_keys(ignored, "name:s why:s");
         const char *name;
@@ -390,14 +403,17 @@ TEST(inspect_tells_what_bf16_rounds)
 /* The longest draft that was verified, not the longest that is possible. */
 TEST(auto_reports_the_lengths_that_it_used)
 {
-    json_t *j = JSON("generate", TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "5", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "auto");
+    json_t *j = JSON("generate", TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "5", "--ignore-eos", "--draft", "mtp-eagle",
+                     "--draft-tokens", "auto");
     const json_t *by_depth = json_object_get(json_object_get(j, "stats"), "drafted_by_depth");
     size_t used = (size_t)integer(j, "draft_tokens");
-    assert_true(used <= 3); /* of 5 tokens the first needs no draft and the last is the target's own; times decide about the rest */
+    assert_true(used <= 3); /* of 5 tokens the first needs no draft and the last is the target's own; times decide about
+                               the rest */
     assert_int_equal(json_array_size(by_depth), used);
     assert_true(used == 0 || token_at(by_depth, used - 1) > 0);
     json_decref(j);
-    struct said s = RUN("generate", TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "5", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "auto");
+    struct said s = RUN("generate", TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "5", "--ignore-eos", "--draft",
+                        "mtp-eagle", "--draft-tokens", "auto");
     if (!strstr(s.err, "mtp-eagle K=auto (at most ") || strstr(s.err, "K=15"))
         fail_msg("stderr does not say what auto used: %s", s.err);
     forget(&s);

@@ -1,5 +1,5 @@
-/* tests/cli/test_cli_errors.c -- what the `verbatim` command refuses, and how: the exit code, one sentence on stderr or one
- * {"error": ...} on stdout, never a signal. Then the shapes in which options may come. Text is in test_cli_text.c.
+/* tests/cli/test_cli_errors.c -- what the `verbatim` command refuses, and how: the exit code, one sentence on stderr or
+ * one {"error": ...} on stdout, never a signal. Then the shapes in which options may come. Text is in test_cli_text.c.
  * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,7 +63,7 @@ static struct said succeed(const char *const *arguments)
 
 #define SUCCEED(...) succeed((const char *const[]){verbatim, __VA_ARGS__, NULL})
 
-/* ---- the command line: 2 ------------------------------------------------------------------------------------------- */
+/* ---- the command line: 2 ----------------------------------------------------------------------------------------- */
 
 TEST(unknown_names_are_refused)
 {
@@ -106,32 +106,63 @@ TEST(missing_parts_are_refused)
 TEST(numbers_are_checked)
 {
     static const char *const options[][2] = {
-        {"-n", "-1"}, {"-n", "five"}, {"-n", "5x"}, {"-n", ""}, {"-n", "1.5"}, {"-n", "99999999999999999999"},
-        {"--ngram-min", "0"}, {"--ngram-max", "65"}, {"--draft-tokens", "16"}, {"--draft-tokens", "-1"}, {"--draft-tokens", "3 "}, {"--threads", "0"}, {"--threads", "many"},
-        {"--prefill-chunk", "0"}, {"--context", "0"}, {"--context", "1281"}, {"--context", "x"}, {"--temperature", "-1"},
-        {"--temperature", "hot"}, {"--temperature", "nan"}, {"--temperature", "1e-6"}, {"--top-k", "-1"}, {"--top-k", "1.5"},
-        {"--top-p", "1.5"}, {"--top-p", "-0.5"}, {"--seed", "-1"}, {"--seed", " -1"}, {"--seed", "18446744073709551616"}};
+                                             {"-n", "-1"},
+                                             {"-n", "five"},
+                                             {"-n", "5x"},
+                                             {"-n", ""},
+                                             {"-n", "1.5"},
+                                             {"-n", "99999999999999999999"},
+                                             {"--ngram-min", "0"},
+                                             {"--ngram-max", "65"},
+                                             {"--draft-tokens", "16"},
+                                             {"--draft-tokens", "-1"},
+                                             {"--draft-tokens", "3 "},
+                                             {"--threads", "0"},
+                                             {"--threads", "many"},
+                                             {"--prefill-chunk", "0"},
+                                             {"--context", "0"},
+                                             {"--context", "1281"},
+                                             {"--context", "x"},
+                                             {"--temperature", "-1"},
+                                             {"--temperature", "hot"},
+                                             {"--temperature", "nan"},
+                                             {"--temperature", "1e-6"},
+                                             {"--top-k", "-1"},
+                                             {"--top-k", "1.5"},
+                                             {"--top-p", "1.5"},
+                                             {"--top-p", "-0.5"},
+                                             {"--seed", "-1"},
+                                             {"--seed", " -1"},
+                                             {"--seed", "18446744073709551616"}};
     for (size_t i = 0; i < COUNT(options); i++)
-        REFUSE(USAGE, options[i][0], "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", options[i][0], options[i][1]);
+        REFUSE(USAGE, options[i][0], "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", options[i][0],
+               options[i][1]);
     REFUSE(USAGE, "--json", "generate", V3, "--tokens", "5", "--json=1");
-    REFUSE(USAGE, "ngram-min is 5", "generate", V3, "--tokens", "5", "--draft", "ngram", "--ngram-min", "5", "--ngram-max", "3");
-    REFUSE(USAGE, "ngram-max is many", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings", "ngram-min=2,ngram-max=many");
-    REFUSE(USAGE, "unknown setting n=1", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings", "n=1");
+    REFUSE(USAGE, "ngram-min is 5", "generate", V3, "--tokens", "5", "--draft", "ngram", "--ngram-min", "5",
+           "--ngram-max", "3");
+    REFUSE(USAGE, "ngram-max is many", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings",
+           "ngram-min=2,ngram-max=many");
+    REFUSE(USAGE, "unknown setting n=1", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings",
+           "n=1");
     REFUSE(USAGE, "p-min is 1.5", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-p-min", "1.5");
-    REFUSE(USAGE, "--draft-vocab is 161, wanted @FILE or a number from 1 to 160", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle",
-           "--draft-vocab", "161");
-    REFUSE(USAGE, "--draft-vocab is 5,6, wanted", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-vocab", "5,6");
-    REFUSE(USAGE, "token id 0 is \"some\"", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-vocab", "some");
-    REFUSE(USAGE, "--draft-vocab is for draft methods with MTP modules, not for ngram", "generate", V3, "--tokens", "5", "--draft", "ngram",
-           "--draft-vocab", "7");
+    REFUSE(USAGE, "--draft-vocab is 161, wanted @FILE or a number from 1 to 160", "generate", V3, "--tokens", "5",
+           "--draft", "mtp-eagle", "--draft-vocab", "161");
+    REFUSE(USAGE, "--draft-vocab is 5,6, wanted", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle",
+           "--draft-vocab", "5,6");
+    REFUSE(USAGE, "token id 0 is \"some\"", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-vocab",
+           "some");
+    REFUSE(USAGE, "--draft-vocab is for draft methods with MTP modules, not for ngram", "generate", V3, "--tokens", "5",
+           "--draft", "ngram", "--draft-vocab", "7");
     REFUSE(USAGE, "excludes --decode and --bos", "tokenize", V3, "--decode", "5", "--most-frequent", "2");
     REFUSE(USAGE, "wants --draft-model DIR", "generate", V3, "--tokens", "5", "--draft", "draft-model");
-    REFUSE(USAGE, "is for --draft draft-model, eagle, eagle3 and parallel-heads, not for none", "generate", V3, "--tokens", "5", "--draft-model", V3);
+    REFUSE(USAGE, "is for --draft draft-model, eagle, eagle3 and parallel-heads, not for none", "generate", V3,
+           "--tokens", "5", "--draft-model", V3);
     REFUSE(USAGE, "not for mtp-eagle", "verify", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-model", V3);
     REFUSE(USAGE, "--draft-model, which is missing", "verify", V3, "--tokens", "5", "--draft-precision", "q4");
-    REFUSE(USAGE, "vocabulary has 256 tokens, that of " V3 " 160", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model",
-           TINY "moonlight");
-    REFUSE(WRONG, "no such directory", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model", "no such directory");
+    REFUSE(USAGE, "vocabulary has 256 tokens, that of " V3 " 160", "draft", V3, "--tokens", "5", "--draft",
+           "draft-model", "--draft-model", TINY "moonlight");
+    REFUSE(WRONG, "no such directory", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model",
+           "no such directory");
     REFUSE(USAGE, "callback wants a function", "generate", V3, "--tokens", "5", "--draft", "callback");
 }
 
@@ -186,7 +217,7 @@ TEST(an_instruction_set_that_the_cpu_lacks_is_refused)
     assert_int_not_equal(access("unused", F_OK), 0);
 }
 
-/* ---- files: 1 ------------------------------------------------------------------------------------------------------ */
+/* ---- files: 1 ---------------------------------------------------------------------------------------------------- */
 
 TEST(files_that_are_not_there_are_named)
 {
@@ -341,7 +372,7 @@ TEST(an_output_file_is_replaced_only_by_a_whole_one)
     assert_int_equal(rmdir(dir), 0); /* no .part is left */
 }
 
-/* ---- stdout -------------------------------------------------------------------------------------------------------- */
+/* ---- stdout ------------------------------------------------------------------------------------------------------ */
 
 /* Giving a file its name must not take the place of a device (root has the right to) or of a link. */
 TEST(output_takes_the_place_of_files_only)
@@ -420,7 +451,7 @@ TEST(closed_stdout_does_not_leak_into_the_output_file)
     remove_dir(dir);
 }
 
-/* ---- how options and prompts may come ------------------------------------------------------------------------------ */
+/* ---- how options and prompts may come ---------------------------------------------------------------------------- */
 
 static void expect_output(const char *wanted, struct said s)
 {
@@ -477,14 +508,18 @@ static int names_option(const char *text, const char *option)
 TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
-#define DRAFT " --draft --draft-tokens --draft-p-min --draft-vocab --ngram-min --ngram-max --draft-settings --draft-model --draft-precision"
+#define DRAFT \
+    " --draft --draft-tokens --draft-p-min --draft-vocab --ngram-min --ngram-max --draft-settings --draft-model " \
+    "--draft-precision"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
 #define CHAT " --messages --system --chat-template-kwargs"
 #define ACCEPTANCE " --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --stats --prefill --stop --chat --logprobs --prompts -o --max-sequences --cache-tokens" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
-        {"chat", "-n --ignore-eos --stats --stop --logprobs --temperature --top-k --top-p --min-p --seed --repetition-penalty --presence-penalty "
+        {"generate", "-n --ignore-eos --stats --prefill --stop --chat --logprobs --prompts -o --max-sequences "
+                     "--cache-tokens" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
+        {"chat", "-n --ignore-eos --stats --stop --logprobs --temperature --top-k --top-p --min-p --seed "
+                 "--repetition-penalty --presence-penalty "
                  "--frequency-penalty --logit-bias" ACCEPTANCE COMPUTE CHAT DRAFT},
         {"verify", "-n --ignore-eos --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
         {"draft", "--prefill" COMPUTE PROMPT DRAFT ACCEPTANCE CHAT},
@@ -492,7 +527,8 @@ TEST(help_names_every_option)
         {"tokenize", "--file --decode --bos --no-special --most-frequent --json"},
         {"inspect", "--check --precision --json"},
         {"quantize", "-o --type --embedding-type --head-type --force --threads --json"},
-        {"demo", "-n --rounds --held-out --large --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
+        {"demo", "-n --rounds --held-out --large --ignore-eos --prefill --numa --mlock --threads --isa --precision "
+                 "--prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {
         char options[1024], *place = NULL;

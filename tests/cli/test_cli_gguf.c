@@ -1,5 +1,5 @@
-/* tests/cli/test_cli_gguf.c -- the `verbatim` command on a GGUF file: whatever takes a MODEL takes one. Runs the program itself
- * (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_cli_gguf.c -- the `verbatim` command on a GGUF file: whatever takes a MODEL takes one. Runs the
+ * program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* tests/cli/test_cli_session.c -- `verbatim session`, and generate's --session and --save-session. Runs the program itself (argv[1], or
- * ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_cli_session.c -- `verbatim session`, and generate's --session and --save-session. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,14 +52,15 @@ static void expect_tokens(const json_t *whole, size_t at, const json_t *part, si
 
 TEST(a_prompt_read_here_is_continued_there)
 {
-    json_t *whole = JSON("generate", V3, "--tokens", IDS, "-n", "12", "--ignore-eos", "--temperature", "0.8", "--seed", "5");
+    json_t *whole = JSON("generate", V3, "--tokens", IDS, "-n", "12", "--ignore-eos", "--temperature", "0.8", "--seed",
+                         "5");
     json_t *j = JSON("session", "save", V3, "--tokens", IDS, "-o", a, "--draft", "mtp-eagle", "--threads", "2");
     expect_keys(j, "file:s bytes:i tokens:i computed:i");
     assert_int_equal(integer(j, "tokens"), 9);
     assert_int_equal(integer(j, "computed"), 8);
     json_decref(j);
-    j = JSON("generate", V3, "--session", a, "-n", "12", "--ignore-eos", "--temperature", "0.8", "--seed", "5", "--isa", "scalar",
-             "--draft", "mtp-eagle");
+    j = JSON("generate", V3, "--session", a, "-n", "12", "--ignore-eos", "--temperature", "0.8", "--seed", "5", "--isa",
+             "scalar", "--draft", "mtp-eagle");
     expect_tokens(whole, 0, j, 12);
     assert_int_equal(integer(j, "prompt_tokens"), 9);
     assert_string_equal(string(j, "fingerprint"), string(whole, "fingerprint"));
@@ -70,19 +71,21 @@ TEST(a_prompt_read_here_is_continued_there)
 TEST(a_text_is_saved_and_goes_on_and_more_may_be_said)
 {
     json_t *whole = JSON("generate", V3, "--tokens", IDS, "-n", "12", "--ignore-eos");
-    json_t *j = JSON("generate", V3, "--tokens", IDS, "-n", "5", "--ignore-eos", "--save-session", b, "--draft", "mtp-vanilla");
+    json_t *j = JSON("generate", V3, "--tokens", IDS, "-n", "5", "--ignore-eos", "--save-session", b, "--draft",
+                     "mtp-vanilla");
     expect_tokens(whole, 0, j, 5);
     json_decref(j);
     j = JSON("generate", V3, "--session", b, "-n", "7", "--ignore-eos", "--draft", "mtp-vanilla");
     expect_tokens(whole, 5, j, 7);
     json_decref(j);
     json_decref(whole);
-    j = JSON("generate", V3, "--session", b, "--tokens", "5,6", "-n", "3", "--ignore-eos", "--without-hidden", "--force",
-             "--save-session", b, "--draft", "mtp-vanilla");
+    j = JSON("generate", V3, "--session", b, "--tokens", "5,6", "-n", "3", "--ignore-eos", "--without-hidden",
+             "--force", "--save-session", b, "--draft", "mtp-vanilla");
     assert_int_equal(integer(j, "prompt_tokens"), 16);
     json_decref(j);
     j = JSON("session", "info", b);
-    expect_keys(j, "file:s version:i bytes:i tokens:i computed:i context:i checkpoint:s architecture:s precision:s cache_type:s conventions:s "
+    expect_keys(j, "file:s version:i bytes:i tokens:i computed:i context:i checkpoint:s architecture:s precision:s "
+                   "cache_type:s conventions:s "
                    "weights:s prefill:s routes:s draft:s draft_conventions:s with_hidden:b drafter_bytes:i");
     assert_int_equal(integer(j, "tokens"), 19);
     assert_string_equal(string(j, "draft"), "mtp-vanilla");
@@ -109,17 +112,22 @@ TEST(what_is_wrong_is_said_and_no_file_is_left_behind)
     expect_failure(RUN("session", "save", V3, "--tokens", IDS, "-o", a), 1, "it exists, and --force is not given");
     expect_failure(RUN("session", "save", V3, "--tokens", IDS, "-o", dir), 1, "it is a directory");
     expect_failure(RUN("session", "save", V3, "--tokens", IDS, "-o", "/dev/null"), 1, "a link or a device");
-    expect_failure(RUN("generate", V3, "--tokens", IDS, "-n", "1", "--save-session", a), 1, "it exists, and --force is not given");
-    expect_failure(RUN("generate", V3, "--tokens", IDS, "-n", "1", "--save-session", "/dev/null", "--force"), 1, "a link or a device");
+    expect_failure(RUN("generate", V3, "--tokens", IDS, "-n", "1", "--save-session", a), 1,
+                   "it exists, and --force is not given");
+    expect_failure(RUN("generate", V3, "--tokens", IDS, "-n", "1", "--save-session", "/dev/null", "--force"), 1,
+                   "a link or a device");
     expect_failure(RUN("generate", V3, "-n", "1"), 2, "wanted one of --prompt");
     expect_failure(RUN("generate", V3, "--session", "/nowhere"), 1, "/nowhere: No such file");
     expect_failure(RUN("generate", V3, "--session", "README.md"), 1, "README.md is no session file of Verbatim");
-    expect_failure(RUN("generate", "golden/tiny/v3", "--session", a), 2, "was saved with another model or other options");
-    expect_failure(RUN("generate", V3, "--session", a, "--precision", "bf16"), 2, "precision is f32 there and bf16 here");
+    expect_failure(RUN("generate", "golden/tiny/v3", "--session", a), 2,
+                   "was saved with another model or other options");
+    expect_failure(RUN("generate", V3, "--session", a, "--precision", "bf16"), 2,
+                   "precision is f32 there and bf16 here");
     expect_failure(RUN("generate", V3, "--session", a, "--context", "5"), 2, "the prompt has 9 tokens, the context 5");
     expect_failure(RUN("session", "info", "README.md"), 1, "README.md is no session file of Verbatim");
-    expect_failure(RUN_TO(SMALL_FILES, "session", "save", V3, "--tokens", IDS, "-o", b, "--force", "--draft", "mtp-vanilla"), 1,
-                   "b: File too large");
+    expect_failure(RUN_TO(SMALL_FILES, "session", "save", V3, "--tokens", IDS, "-o", b, "--force", "--draft",
+                          "mtp-vanilla"),
+                   1, "b: File too large");
     s = RUN_TO(SMALL_FILES, "generate", V3, "--tokens", IDS, "-n", "2", "--save-session", a, "--force", "--json");
     expect_code(&s, 1);
     json_t *j = parsed(&s); /* one object, and it is the error */

@@ -1,6 +1,6 @@
-/* tests/cli/test_cli_text.c -- the `verbatim` command where text goes in or comes out: tokenize, prompts, generated text; and
- * the bundled model of golden/tale (skipped without it). Runs the program itself (argv[1], or ../verbatim beside this one)
- * in the repository's root. */
+/* tests/cli/test_cli_text.c -- the `verbatim` command where text goes in or comes out: tokenize, prompts, generated
+ * text; and the bundled model of golden/tale (skipped without it). Runs the program itself (argv[1], or ../verbatim
+ * beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,11 +48,12 @@ static void expect_decoded(const char *dir, const json_t *ids, size_t count, con
     free(spec);
 }
 
-/* ---- tokenize ------------------------------------------------------------------------------------------------------ */
+/* ---- tokenize ---------------------------------------------------------------------------------------------------- */
 
 TEST(tokenize_gives_ids_and_decode_the_same_text)
 {
-    static const char *const texts[] = {"hello <|end|>", "", " two  spaces, 12345\n", "na\xc3\xafve \xe6\x97\xa5 \xf0\x9f\x98\x80"};
+    static const char *const texts[] = {"hello <|end|>", "", " two  spaces, 12345\n",
+                                        "na\xc3\xafve \xe6\x97\xa5 \xf0\x9f\x98\x80"};
     for (size_t i = 0; i < COUNT(texts); i++) {
         json_t *ids = JSON("tokenize", TOKENIZER, texts[i]), *id;
         size_t k;
@@ -84,7 +85,8 @@ static int has_id(const json_t *ids, long long wanted)
 
 TEST(special_tokens_are_recognised_unless_told_otherwise)
 {
-    json_t *with = JSON("tokenize", TOKENIZER, "a<|end|>"), *without = JSON("tokenize", TOKENIZER, "--no-special", "a<|end|>");
+    json_t *with = JSON("tokenize", TOKENIZER, "a<|end|>"),
+           *without = JSON("tokenize", TOKENIZER, "--no-special", "a<|end|>");
     json_t *bos = JSON("tokenize", TOKENIZER, "--bos", "a<|end|>");
     assert_true(has_id(with, 1) && !has_id(without, 1));
     assert_true(!has_id(with, 0)); /* exactly this text */
@@ -97,7 +99,8 @@ TEST(special_tokens_are_recognised_unless_told_otherwise)
 
 TEST(the_most_frequent_ids_come_first)
 {
-    json_t *a = JSON("tokenize", TOKENIZER, "a"), *b = JSON("tokenize", TOKENIZER, "b"), *c = JSON("tokenize", TOKENIZER, "<|end|>");
+    json_t *a = JSON("tokenize", TOKENIZER, "a"), *b = JSON("tokenize", TOKENIZER, "b"),
+           *c = JSON("tokenize", TOKENIZER, "<|end|>");
     json_t *ids = JSON("tokenize", TOKENIZER, "b<|end|>a<|end|>b<|end|>b<|end|>", "--most-frequent", "2");
     assert_int_equal(json_array_size(ids), 2);
     assert_true(json_equal(json_array_get(ids, 0), json_array_get(c, 0)));
@@ -163,7 +166,7 @@ TEST(text_that_is_not_utf8_and_ids_that_are_no_tokens_are_refused)
     remove_dir(model);
 }
 
-/* ---- generate ------------------------------------------------------------------------------------------------------ */
+/* ---- generate ---------------------------------------------------------------------------------------------------- */
 
 static void expect_prompt_tokens(json_t *j, size_t wanted)
 {
@@ -194,7 +197,8 @@ TEST(bos_is_as_the_tokenizer_says_unless_told_otherwise)
     char *spec = ids_of(ids, n); /* the same prompt, three ways */
     json_t *j = JSON("generate", model, "-n", "12", "--tokens", spec, "--ignore-eos");
     expect_printed(RUN("generate", model, "-n", "12", "--prompt", "hello", "--ignore-eos"), json_object_get(j, "text"));
-    expect_printed(RUN("generate", model, "-n", "12", "--prompt-file", file, "--ignore-eos"), json_object_get(j, "text"));
+    expect_printed(RUN("generate", model, "-n", "12", "--prompt-file", file, "--ignore-eos"),
+                   json_object_get(j, "text"));
     snprintf(text, sizeof text, "--prompt=%s", "hello");
     expect_printed(RUN("generate", text, "-n=12", model, "--ignore-eos"), json_object_get(j, "text"));
     json_decref(j);
@@ -209,12 +213,15 @@ TEST(the_end_token_is_a_token_and_not_text)
     make_dir(model);
     copy_files(V3, model);
     copy_files(TOKENIZER, model);
-    json_t *plain = JSON("generate", model, "--tokens", "5,6,7", "-n", "8", "--ignore-eos"), *ids = json_object_get(plain, "tokens");
+    json_t *plain = JSON("generate", model, "--tokens", "5,6,7", "-n", "8", "--ignore-eos"),
+           *ids = json_object_get(plain, "tokens");
     expect_decoded(TOKENIZER, ids, 8, string(plain, "text"), strlen(string(plain, "text")));
     for (size_t end = 3; end < 8; end += 4) { /* within the text, and its last token */
-        snprintf(edit, sizeof edit, "{\"eos_token_id\": %lld}", (long long)json_integer_value(json_array_get(ids, end)));
+        snprintf(edit, sizeof edit, "{\"eos_token_id\": %lld}",
+                 (long long)json_integer_value(json_array_get(ids, end)));
         write_text(model, "generation_config.json", edit);
-        json_t *j = JSON("generate", model, "--tokens", "5,6,7", "-n", "8", "--draft", "mtp-vanilla", "--draft-tokens", "3");
+        json_t *j = JSON("generate", model, "--tokens", "5,6,7", "-n", "8", "--draft", "mtp-vanilla", "--draft-tokens",
+                         "3");
         assert_string_equal(string(j, "finish_reason"), "stop");
         assert_int_equal(json_array_size(json_object_get(j, "tokens")), end + 1);
         expect_decoded(TOKENIZER, ids, end, string(j, "text"), strlen(string(j, "text")));
@@ -222,14 +229,15 @@ TEST(the_end_token_is_a_token_and_not_text)
         json_decref(j);
         j = JSON("generate", model, "--tokens", "5,6,7", "-n", "8", "--ignore-eos"); /* ends nothing: as written */
         assert_true(json_equal(json_object_get(j, "text"), json_object_get(plain, "text")));
-        expect_printed(RUN("generate", model, "--tokens", "5,6,7", "-n", "8", "--ignore-eos"), json_object_get(plain, "text"));
+        expect_printed(RUN("generate", model, "--tokens", "5,6,7", "-n", "8", "--ignore-eos"),
+                       json_object_get(plain, "text"));
         json_decref(j);
     }
     json_decref(plain);
     remove_dir(model);
 }
 
-/* ---- the bundled model --------------------------------------------------------------------------------------------- */
+/* ---- the bundled model ------------------------------------------------------------------------------------------- */
 
 static void need_tale(void)
 {
@@ -241,7 +249,8 @@ TEST(tale_tells_the_same_story_with_any_draft)
 {
     static const char *const methods[] = {"mtp-vanilla", "mtp-eagle"};
     need_tale();
-    json_t *plain = JSON("generate", TALE, "--prompt", "Once upon a time", "-n", "48"), *text = json_object_get(plain, "text");
+    json_t *plain = JSON("generate", TALE, "--prompt", "Once upon a time", "-n", "48"),
+           *text = json_object_get(plain, "text");
     assert_true(json_string_length(text) > 48);
     expect_printed(RUN("generate", TALE, "--prompt", "Once upon a time", "-n", "48"), text);
     for (size_t m = 0; m < COUNT(methods); m++) {

@@ -1,5 +1,5 @@
-/* tests/cli/test_cli_verify.c -- `verbatim draft` and `verbatim verify`, from outside: what is proposed, which settings are compared,
- * and what is said of them. */
+/* tests/cli/test_cli_verify.c -- `verbatim draft` and `verbatim verify`, from outside: what is proposed, which settings
+ * are compared, and what is said of them. */
 #include "tests/support/cli.h"
 
 TEST(draft_proposes_what_the_specification_does)
@@ -12,7 +12,8 @@ TEST(draft_proposes_what_the_specification_does)
         read_tokens(json_object_get(truth, "tokens"), prompt);
         snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
         for (size_t m = 0; m < COUNT(methods) && modules[i]; m++) {
-            json_t *wanted = json_array_get(cases, 5 + m), *drafts = json_object_get(json_object_get(wanted, methods[m]), "drafts");
+            json_t *wanted = json_array_get(cases, 5 + m),
+                   *drafts = json_object_get(json_object_get(wanted, methods[m]), "drafts");
             sprintf(spec, "%d", prompt[0]);
             write_ids(spec + strlen(spec), "", prompt + 1, (size_t)integer(wanted, "n") - 1);
             json_t *j = JSON("draft", dir, "--tokens", spec, "--draft", methods[m], "--draft-tokens", "6");
@@ -69,7 +70,8 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     static const int lengths[] = {1, 2, 3, 7, 15}, chunks[] = {1, 7, 64};
     int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
-    json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12"), *rows = json_object_get(j, "rows"), *r;
+    json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12"), *rows = json_object_get(j, "rows"),
+           *r;
     expect_keys(j, "equal:b prefill:s compared_with:s rows:a");
     assert_true(json_is_true(json_object_get(j, "equal")));
     json_t *first = json_array_get(rows, 0);
@@ -80,9 +82,11 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     assert_int_equal(chunk, 512);
     size_t i;
     json_array_foreach(rows, i, r) {
-        expect_keys(r, "draft:s gpu_layers:i draft_tokens:i auto:b draft_topk:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
+        expect_keys(r, "draft:s gpu_layers:i draft_tokens:i auto:b draft_topk:i threads:i chunk:i isa:s fingerprint:s "
+                       "equal:b first_difference:n stats:o");
         expect_keys(json_object_get(r, "stats"), STATS_KEYS);
-        assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
+        assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")),
+                         integer(r, "draft_tokens"));
         assert_true(json_is_true(json_object_get(r, "equal")));
         expect_same(r, plain, "fingerprint", "verify");
     }
@@ -114,10 +118,13 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
 TEST(a_draft_model_drafts_wherever_a_method_does)
 {
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos");
-    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3), *stats;
+    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model",
+                     "--draft-model", V3),
+           *stats;
     expect_same(plain, j, "fingerprint", "draft-model");
     expect_draft(j, "draft-model", 3, 3);
-    j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3);
+    j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model",
+             V3);
     stats = json_object_get(j, "stats");
     assert_true(integer(stats, "drafted") > 10 && integer(stats, "accepted") == integer(stats, "drafted"));
     assert_true(integer(stats, "draft_memory_bytes") > 1000 && real(stats, "draft_seconds") > 0);
@@ -126,8 +133,8 @@ TEST(a_draft_model_drafts_wherever_a_method_does)
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(token_at(json_object_get(j, "drafts"), i), token_at(json_object_get(plain, "tokens"), i + 1));
     json_decref(j);
-    j = JSON("verify", TINY "moonlight", "--tokens", "5,6,7", "-n", "8", "--draft-model", TINY "moonlight", "--draft-precision", "bf16",
-             "--threads", "1", "--isa", "scalar", "--prefill-chunk", "7");
+    j = JSON("verify", TINY "moonlight", "--tokens", "5,6,7", "-n", "8", "--draft-model", TINY "moonlight",
+             "--draft-precision", "bf16", "--threads", "1", "--isa", "scalar", "--prefill-chunk", "7");
     assert_true(json_is_true(json_object_get(j, "equal")));
     assert_int_equal(count_rows(json_object_get(j, "rows"), "draft-model", 15, -1, -1, NULL) > 0, 1);
     assert_int_equal(json_array_size(json_object_get(j, "rows")), 1 + 2 * 6 + 8);
@@ -138,8 +145,8 @@ TEST(a_draft_model_drafts_wherever_a_method_does)
 TEST(verify_keeps_to_what_the_command_line_fixes)
 {
     int here = isas_of_this_machine(), sets = 0;
-    json_t *j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft", "mtp-eagle", "--draft-tokens", "3", "--threads", "2",
-                     "--isa", "scalar", "--temperature", "1");
+    json_t *j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft", "mtp-eagle", "--draft-tokens", "3",
+                     "--threads", "2", "--isa", "scalar", "--temperature", "1");
     json_t *rows = json_object_get(j, "rows");
     int all = (int)json_array_size(rows);
     assert_int_equal(all, 1 + 1 + 2 + 3 + 8); /* plain, eagle, trees of it, three other chunks, combinations */
@@ -151,7 +158,8 @@ TEST(verify_keeps_to_what_the_command_line_fixes)
         sets += here >> k & 1;
     assert_int_equal(json_array_size(json_object_get(j, "rows")), 4 * sets);
     json_decref(j);
-    j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft-tokens", "2", "--threads", "1", "--isa", "scalar", "--all");
+    j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft-tokens", "2", "--threads", "1", "--isa", "scalar",
+             "--all");
     assert_int_equal(json_array_size(json_object_get(j, "rows")), (6 + 2) * 4);
     json_decref(j);
     j = JSON("verify", V3, "--tokens", "5,6", "-n", "0", "--draft", "none", "--threads", "1");
@@ -164,8 +172,8 @@ TEST(verify_says_identical_for_every_checkpoint)
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         char dir[64];
         snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
-        struct said s = RUN("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--seed", "3",
-                            "--threads", i ? "1" : "2", "--temperature", i % 2 ? "0.7" : "0");
+        struct said s = RUN("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--seed",
+                            "3", "--threads", i ? "1" : "2", "--temperature", i % 2 ? "0.7" : "0");
         expect_code(&s, 0);
         if (s.err_size || !is_plain_text(s.out, s.out_size) || !strstr(s.out, "identical"))
             fail_msg("%s: %s%s", dir, s.out, s.err);
@@ -180,10 +188,12 @@ TEST(verify_says_identical_in_bf16_and_generate_what_it_is)
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         char dir[64];
         snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
-        json_t *j = JSON("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--precision", "bf16");
+        json_t *j = JSON("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--precision",
+                         "bf16");
         assert_true(json_is_true(json_object_get(j, "equal")));
         json_t *row = json_array_get(json_object_get(j, "rows"), 0);
-        json_t *g = JSON("generate", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--precision", "bf16");
+        json_t *g = JSON("generate", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos",
+                         "--precision", "bf16");
         json_t *f32 = JSON("generate", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos");
         expect_same(row, g, "fingerprint", dir);
         assert_false(json_equal(json_object_get(g, "fingerprint"), json_object_get(f32, "fingerprint")));

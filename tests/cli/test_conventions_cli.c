@@ -1,5 +1,5 @@
-/* tests/cli/test_conventions_cli.c -- `verbatim conventions` and the options --convention and --as. Runs the program itself
- * (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_conventions_cli.c -- `verbatim conventions` and the options --convention and --as. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,9 @@ TEST(without_a_model_it_lists_them)
     struct said s = RUN("conventions");
     expect_code(&s, 0);
     assert_non_null(strstr(s.out, "main-hidden      post-norm, pre-norm "));
-    assert_non_null(strstr(s.out, "  vllm-2025     draft-hidden=pre-norm,first-embedding=zeroed,latent-eps=config,indexer-codes=fp8\n"));
+    assert_non_null(strstr(s.out,
+                           "  vllm-2025     "
+                           "draft-hidden=pre-norm,first-embedding=zeroed,latent-eps=config,indexer-codes=fp8\n"));
     forget(&s);
 }
 
@@ -66,14 +68,18 @@ TEST(the_matrix_keeps_every_bit_and_counts_what_each_is_worth)
 /* The fingerprint is that of the conventions together with everything else. */
 TEST(a_convention_of_the_target_changes_the_fingerprint_and_one_of_drafting_does_not)
 {
-    static const struct { const char *option, *value; int same; } settings[] = {
-        {"--convention", "concat=hidden-embedding,first-row=phantom", 1}, {"--as", "mindie", 1}, {"--convention", "gate=bf16", 0},
-        {"--as", "official", 0}, {"--convention=main-hidden=pre-norm", "--padded", 1},
+    static const struct { const char *option, *value; int same;
+    } settings[] = {
+        {"--convention", "concat=hidden-embedding,first-row=phantom", 1},
+        {"--as", "mindie", 1},
+        {"--convention", "gate=bf16", 0},
+        {"--as", "official", 0},
+        {"--convention=main-hidden=pre-norm", "--padded", 1},
     };
     json_t *plain = JSON("generate", MODEL, "--tokens", "5,6,7", "-n", "12");
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        json_t *other = JSON("generate", MODEL, "--tokens", "5,6,7", "-n", "12", "--draft", "mtp-eagle", settings[i].option,
-                                settings[i].value);
+        json_t *other = JSON("generate", MODEL, "--tokens", "5,6,7", "-n", "12", "--draft", "mtp-eagle",
+                             settings[i].option, settings[i].value);
         assert_int_equal(!strcmp(string(plain, "fingerprint"), string(other, "fingerprint")), settings[i].same);
         json_decref(other);
     }
@@ -86,8 +92,10 @@ TEST(the_conventions_of_a_dump_are_found)
     static const struct { const char *model, *list, *found; } dumps[] = {
         {"v3-mtp3", "", ""},
         {"v3-mtp3", "draft-hidden=pre-norm,concat=hidden-embedding", "draft-hidden=pre-norm,concat=hidden-embedding"},
-        {"v3-mtp3", "module-hidden=target,draft-hidden=pre-norm", "module-hidden=target"}, /* no module reads what another gives */
-        {"v3-mtp3", "as=llama.cpp", "draft-position=token,first-row=phantom"}, /* no sum is so small that the normaliser shows */
+        {"v3-mtp3", "module-hidden=target,draft-hidden=pre-norm", "module-hidden=target"}, /* no module reads what
+                                                                                              another gives */
+        {"v3-mtp3", "as=llama.cpp", "draft-position=token,first-row=phantom"}, /* no sum is so small that the normaliser
+                                                                                  shows */
         {"v3-mtp3", "as=vllm-2025", "draft-hidden=pre-norm,first-embedding=zeroed"}, /* config's eps is 1e-6 there */
         {"v3", "main-hidden=pre-norm,gate=bf16,group-mask=zero", "main-hidden=pre-norm,group-mask=zero,gate=bf16"},
         {"glm", "latent-eps=config", "latent-eps=config"},
@@ -100,10 +108,12 @@ TEST(the_conventions_of_a_dump_are_found)
         if (!has_turn(i, 3) && i + 1 < sizeof dumps / sizeof *dumps) /* the last is used below */
             continue;
         snprintf(model, sizeof model, "golden/tiny/%s", dumps[i].model);
-        struct said s = RUN("dump", model, "--tokens", "5,6,7,8,9,11,20,31,14,15", "-o", path, "--force", "--convention", dumps[i].list);
+        struct said s = RUN("dump", model, "--tokens", "5,6,7,8,9,11,20,31,14,15", "-o", path, "--force",
+                            "--convention", dumps[i].list);
         expect_code(&s, 0);
         forget(&s);
-        struct said local = RUN("diff", path, model, "--local", "--convention", dumps[i].list); /* no operator is wrong */
+        /* no operator is wrong */
+        struct said local = RUN("diff", path, model, "--local", "--convention", dumps[i].list);
         expect_code(&local, 0);
         forget(&local);
         json_t *found = JSON("conventions", model, "--against", path, "--threads", "1");
@@ -125,9 +135,11 @@ TEST(the_conventions_of_a_dump_are_found)
 /* In BF16, the errors of earlier operators hide the eps of the latents. Norms alone show it: transformers adds 1e-6. */
 TEST(an_operator_alone_tells_what_rounding_hides)
 {
-    json_t *found = json_of_code(3, (const char *const[]){verbatim, "conventions", "golden/tiny/glm", "--against", /* 3: a tie of the router */
-                                     "golden/truth/glm.hf-dump-bfloat16.safetensors", "--threads", "1", "--convention", "latent-eps=config",
-                                     "--json", NULL}), *row;
+    /* 3: a tie of the router */
+    json_t *found = json_of_code(3, (const char *const[]){verbatim, "conventions", "golden/tiny/glm", "--against",
+                                                          "golden/truth/glm.hf-dump-bfloat16.safetensors", "--threads",
+                                                          "1", "--convention", "latent-eps=config", "--json", NULL}),
+           *row;
     size_t i;
     assert_string_equal(string(found, "conventions"), "");
     json_array_foreach(json_object_get(found, "rows"), i, row)
@@ -140,7 +152,8 @@ TEST(an_operator_alone_tells_what_rounding_hides)
     json_decref(found);
 }
 
-/* A dump with drafts has fewer rows of the modules than the model computes. The rows that both have say how far they are away. */
+/* A dump with drafts has fewer rows of the modules than the model computes. The rows that both have say how far they
+ * are away. */
 TEST(a_dump_with_drafts_tells_the_conventions_of_its_modules)
 {
     char dir[64], path[128];
@@ -148,7 +161,8 @@ TEST(a_dump_with_drafts_tells_the_conventions_of_its_modules)
     json_t *row;
     make_dir(dir);
     snprintf(path, sizeof path, "%s/d.safetensors", dir);
-    struct said s = RUN("dump", MODEL, "--tokens", "5,6,7,8,9,11,20", "-n", "6", "--draft", "mtp-vanilla", "-o", path, "--convention", "concat=hidden-embedding");
+    struct said s = RUN("dump", MODEL, "--tokens", "5,6,7,8,9,11,20", "-n", "6", "--draft", "mtp-vanilla", "-o", path,
+                        "--convention", "concat=hidden-embedding");
     expect_code(&s, 0);
     forget(&s);
     json_t *found = JSON("conventions", MODEL, "--against", path, "--threads", "1");
@@ -168,10 +182,12 @@ TEST(a_dump_with_drafts_tells_the_conventions_of_its_modules)
 /* The scores of a text by the program itself, or the mean of both kinds. */
 static void write_scores(const char *to, const json_t *score, int of_raw, int of_temperature)
 {
-    json_t *raw = json_object_get(score, "logprobs"), *scaled = json_object_get(score, "logprobs_at_temperature"), *both = json_array();
+    json_t *raw = json_object_get(score, "logprobs"), *scaled = json_object_get(score, "logprobs_at_temperature"),
+           *both = json_array();
     for (size_t i = 0; i < json_array_size(raw); i++)
         json_array_append_new(both, json_real((of_raw * json_number_value(json_array_get(raw, i)) +
-                                               of_temperature * json_number_value(json_array_get(scaled, i))) / (of_raw + of_temperature)));
+                                               of_temperature * json_number_value(json_array_get(scaled, i))) /
+                                              (of_raw + of_temperature)));
     json_t *text = json_pack("{s:O,s:o}", "tokens", json_object_get(score, "tokens"), "logprobs", both);
     assert_int_equal(json_dump_file(text, to, 0), 0);
     json_decref(text);
@@ -179,8 +195,10 @@ static void write_scores(const char *to, const json_t *score, int of_raw, int of
 
 TEST(log_probabilities_are_told_to_be_raw_or_at_the_temperature)
 {
-    static const struct { int raw, scaled; const char *temperature, *value; int code; } cases[] = {
-        {1, 0, "0.7", "raw", 0}, {0, 1, "0.7", "temperature", 0}, {0, 1, "1", NULL, 0}, {0, 1, "0", NULL, 0}, {1, 1, "0.7", NULL, 3}};
+    static const struct { int raw, scaled; const char *temperature, *value; int code;
+    } cases[] = {
+                 {1, 0, "0.7", "raw", 0}, {0, 1, "0.7", "temperature", 0}, {0, 1, "1", NULL, 0}, {0, 1, "0", NULL, 0},
+                 {1, 1, "0.7", NULL, 3}};
     char dir[64], in[96], out[96], path[96];
     make_dir(dir);
     snprintf(in, sizeof in, "%s/in.jsonl", dir);
@@ -188,7 +206,9 @@ TEST(log_probabilities_are_told_to_be_raw_or_at_the_temperature)
     snprintf(path, sizeof path, "%s/theirs.jsonl", dir);
     FILE *f = fopen(in, "w");
     assert_non_null(f);
-    fputs("{\"prompt\": [5, 6], \"response\": [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], \"temperature\": 0.7}\n", f);
+    fputs("{\"prompt\": [5, 6], \"response\": [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], \"temperature\": "
+          "0.7}\n",
+          f);
     fclose(f);
     struct said s = RUN("score", MODEL, "--file", in, "-o", out);
     expect_code(&s, 0);
@@ -200,7 +220,8 @@ TEST(log_probabilities_are_told_to_be_raw_or_at_the_temperature)
         s = RUN("conventions", MODEL, "--against", path, "--temperature", cases[i].temperature, "--json");
         expect_code(&s, cases[i].code);
         json_t *found = json_loads(s.out, 0, NULL);
-        expect_keys(found, cases[i].value ? "name:s value:s told:b tokens:i rms_raw:r rms_temperature:r" : "name:s value:n told:b tokens:i rms_raw:r rms_temperature:r");
+        expect_keys(found, cases[i].value ? "name:s value:s told:b tokens:i rms_raw:r rms_temperature:r"
+                                          : "name:s value:n told:b tokens:i rms_raw:r rms_temperature:r");
         assert_int_equal(json_is_true(json_object_get(found, "told")), cases[i].value != NULL);
         if (cases[i].value)
             assert_string_equal(string(found, "value"), cases[i].value);
@@ -221,15 +242,21 @@ TEST(what_is_wrong_is_said_in_a_sentence)
     expect_failure(RUN("conventions", MODEL), 2, "wanted one of --file and --tokens, found neither");
     expect_failure(RUN("conventions", "golden/tiny/v2", "--tokens", TOKENS), 2, "golden/tiny/v2 has no MTP modules");
     expect_failure(RUN("conventions", MODEL, "--tokens", TOKENS, "--draft", "none"), 2, "--draft none drafts nothing");
-    expect_failure(RUN("conventions", MODEL, "--tokens", "5", "--draft-tokens", "0"), 2, "--draft-tokens 0 drafts nothing");
+    expect_failure(RUN("conventions", MODEL, "--tokens", "5", "--draft-tokens", "0"), 2,
+                   "--draft-tokens 0 drafts nothing");
     expect_failure(RUN("conventions", MODEL, "--tokens", "5", "-n", "0"), 2, "nothing would be decoded");
     expect_failure(RUN("conventions", "--against", "x"), 2, "MODEL is missing");
-    expect_failure(RUN("conventions", MODEL, "--tokens", "5", "-n", "100000"), 2, "do not fit into max_position_embeddings");
-    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--as", "vllm"), 2, "unknown system vllm; known are vllm-2025");
-    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--convention", "yarn=never"), 2, "convention yarn is never; known are config");
-    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--draft", "mtp-eagle", "--draft-topk", "2", "--convention", "chain-module=step"), 2,
-                   "chain-module=step drafts chains only: draft topk is 2, wanted 1");
-    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--draft", "owl"), 2, "known are none, mtp-vanilla, mtp-eagle, eagle-reroll");
+    expect_failure(RUN("conventions", MODEL, "--tokens", "5", "-n", "100000"), 2,
+                   "do not fit into max_position_embeddings");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--as", "vllm"), 2,
+                   "unknown system vllm; known are vllm-2025");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--convention", "yarn=never"), 2,
+                   "convention yarn is never; known are config");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--draft", "mtp-eagle", "--draft-topk", "2", "--convention",
+                       "chain-module=step"),
+                   2, "chain-module=step drafts chains only: draft topk is 2, wanted 1");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--draft", "owl"), 2,
+                   "known are none, mtp-vanilla, mtp-eagle, eagle-reroll");
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
-/* tests/cli/test_demo.c -- `verbatim demo`: the tables say what was run; the generated checkpoint goes away. Its times are nobody's
- * promise. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_demo.c -- `verbatim demo`: the tables say what was run; the generated checkpoint goes away. Its times
+ * are nobody's promise. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,10 @@ static double median(const json_t *numbers)
 /* Four ways, as many rates each as there were rounds, the speed-up of their medians, and the bits of `generate`. */
 static void check_runs(const json_t *runs, const char *prompt, size_t rounds)
 {
-    static const struct { const char *method; int draft_tokens; } ways[] = {{"none", 0}, {"mtp-eagle", 1}, {"mtp-eagle", 3}, {"mtp-vanilla", 3}};
+    static const struct {
+        const char *method;
+        int draft_tokens;
+    } ways[] = {{"none", 0}, {"mtp-eagle", 1}, {"mtp-eagle", 3}, {"mtp-vanilla", 3}};
     double plain_rate = 0;
     json_t *plain = JSON("generate", TALE, "--prompt", prompt, "-n", "20");
     assert_int_equal(json_array_size(runs), COUNT(ways));
@@ -46,7 +49,8 @@ static void check_runs(const json_t *runs, const char *prompt, size_t rounds)
         double rate = median(rates);
         plain_rate = w ? plain_rate : rate;
         /* three numbers, each printed with 9 digits, of which half a unit of the last is at most 5e-9 of the number */
-        assert_true(fabs(json_real_value(json_object_get(run, "speed_up")) - rate / plain_rate) < 2e-8 * rate / plain_rate);
+        assert_true(fabs(json_real_value(json_object_get(run, "speed_up")) - rate / plain_rate) <
+                    2e-8 * rate / plain_rate);
     }
     json_decref(plain);
 }
@@ -95,7 +99,8 @@ TEST(drafting_on_a_generated_checkpoint_changes_no_bit_and_leaves_no_file)
     } else {
         expect_code(&s, 0);
         const json_t *large = json_object_get(j, "large"), *lines = json_object_get(large, "lines");
-        assert_true(json_is_true(json_object_get(large, "equal")) && json_number_value(json_object_get(large, "checkpoint_bytes")) > 600e6);
+        assert_true(json_is_true(json_object_get(large, "equal")) &&
+                    json_number_value(json_object_get(large, "checkpoint_bytes")) > 600e6);
         assert_int_equal(json_array_size(lines), 8);
         for (size_t i = 0; i < 8; i++) {
             const json_t *line = json_array_get(lines, i);
@@ -132,7 +137,8 @@ TEST(an_interrupted_demo_leaves_no_file)
     let_on(terminal);
     listen_to(child, (int[]){-1, err}, PIPE, &s);
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || !strstr(s.err, "stopped by a signal (Interrupt); the generated checkpoint is removed\n"))
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 ||
+        !strstr(s.err, "stopped by a signal (Interrupt); the generated checkpoint is removed\n"))
         fail_msg("status %x, %s", (unsigned)status, s.err);
     assert_int_equal(files_in(dir), 0);
     forget(&s);
@@ -150,7 +156,8 @@ TEST(what_is_wrong_is_said_in_a_sentence)
     unsetenv("TMPDIR");
     expect_code(&full, 1);
     expect_code(&nowhere, 1);
-    if (!strstr(full.out, "/proc has 0 MB free, the generated checkpoint takes ") || !strstr(nowhere.err, "/nowhere: No such file"))
+    if (!strstr(full.out, "/proc has 0 MB free, the generated checkpoint takes ") ||
+        !strstr(nowhere.err, "/nowhere: No such file"))
         fail_msg("%s\n%s", full.out, nowhere.err);
     forget(&full);
     forget(&nowhere);

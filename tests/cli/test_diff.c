@@ -1,6 +1,6 @@
-/* tests/cli/test_diff.c -- the verdicts of `verbatim diff`, from outside: what is the same is called so, what rounding did is
- * within the bound, a tie is told from a mistake, and a mistake is found where it was made. Runs the program itself (argv[1],
- * or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff.c -- the verdicts of `verbatim diff`, from outside: what is the same is called so, what rounding
+ * did is within the bound, a tie is told from a mistake, and a mistake is found where it was made. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "tests/support/dumps.h"
 
-/* ---- the same ------------------------------------------------------------------------------------------------------ */
+/* ---- the same ---------------------------------------------------------------------------------------------------- */
 
 TEST(an_engine_is_identical_to_itself_on_any_instruction_set_and_threads)
 {
@@ -21,11 +21,14 @@ TEST(an_engine_is_identical_to_itself_on_any_instruction_set_and_threads)
             continue;
         snprintf(model, sizeof model, TINY "%s", names[i]);
         DUMP(a, model, "--tokens", TOKENS, "--taps", "*,*scores*");
-        json_t *j = DIFF(0, a, model, "--isa", "scalar", "--threads", "2", "--prefill-chunk", "3", "--runs", "2", "--bits");
+        json_t *j = DIFF(0, a, model, "--isa", "scalar", "--threads", "2", "--prefill-chunk", "3", "--runs", "2",
+                         "--bits");
         expect_verdict(model, j, "identical");
         assert_true(json_is_null(json_object_get(j, "first")) && json_is_null(json_object_get(j, "first_structural")));
         assert_true(json_array_size(json_object_get(j, "taps")) > 50);
-        assert_int_equal(json_array_size(json_object_get(j, "only_in_a")) + json_array_size(json_object_get(j, "only_in_b")), 0);
+        assert_int_equal(json_array_size(json_object_get(j, "only_in_a")) +
+                             json_array_size(json_object_get(j, "only_in_b")),
+                         0);
         assert_int_equal(json_array_size(json_object_get(j, "notes")), 0);
         json_decref(j);
         EXPECT(0, "identical", a, a);
@@ -37,9 +40,11 @@ TEST(rows_that_stand_are_the_same_with_any_draft_method_and_in_one_pass)
 {
     static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle"};
     static const size_t taps[] = {77, 115, 115}; /* of the target; with module 0 */
-    DUMP(b, TINY "v3-mtp3", "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "4");
+    DUMP(b, TINY "v3-mtp3", "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", "mtp-eagle",
+         "--draft-tokens", "4");
     for (size_t i = 0; i < COUNT(methods); i++) {
-        DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", methods[i], "--prefill-chunk", "3");
+        DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", methods[i],
+             "--prefill-chunk", "3");
         json_t *j = DIFF(0, a, b, "--bits");
         expect_verdict(methods[i], j, "identical");
         assert_true(json_array_size(json_object_get(j, "taps")) >= taps[i]);
@@ -52,7 +57,7 @@ TEST(rows_that_stand_are_the_same_with_any_draft_method_and_in_one_pass)
     }
 }
 
-/* ---- rounding ------------------------------------------------------------------------------------------------------ */
+/* ---- rounding ---------------------------------------------------------------------------------------------------- */
 
 static char *truth_tokens(const char *name, const json_t *more, size_t more_count)
 {
@@ -87,8 +92,8 @@ TEST(the_engine_is_within_the_bound_of_the_reference_measured_and_a_priori)
     }
 }
 
-/* In precision bf16 a number near a tie may be rounded the other way: the bound has been measured with such numbers moved. A
- * side in another precision is no rounding. */
+/* In precision bf16 a number near a tie may be rounded the other way: the bound has been measured with such numbers
+ * moved. A side in another precision is no rounding. */
 TEST(in_bf16_the_engine_is_within_the_bound_of_the_reference_in_bf16)
 {
     char model[64];
@@ -103,15 +108,17 @@ TEST(in_bf16_the_engine_is_within_the_bound_of_the_reference_in_bf16)
             json_decref(j);
         }
         DUMP(a, model, "--precision", "bf16", "--tokens", tokens);
-        EXPECT(0, "identical", a, model, "--precision", "bf16", "--isa", "scalar", "--threads", "2", "--bits", "--runs", "1");
+        EXPECT(0, "identical", a, model, "--precision", "bf16", "--isa", "scalar", "--threads", "2", "--bits", "--runs",
+               "1");
         EXPECT(0, "rounding", a, model, "--precision", "bf16", "--reference");
         EXPECT(3, "structural", a, model, "--reference", "--runs", "2");
         EXPECT(3, "structural", model, model, "--precision", "bf16", "--runs", "0", "--tokens", tokens);
     }
 }
 
-/* transformers keeps float32 inside a float64 model (golden/README.md): `logits` at every position, and the row of each MTP
- * depth that proposes after the prompt: `mtp-vanilla.logits` [6,V], of which the modules that there are come into question. */
+/* transformers keeps float32 inside a float64 model (golden/README.md): `logits` at every position, and the row of each
+ * MTP depth that proposes after the prompt: `mtp-vanilla.logits` [6,V], of which the modules that there are come into
+ * question. */
 TEST(the_numbers_of_transformers_are_rounding)
 {
     char path[96], model[64], text[256];
@@ -132,7 +139,10 @@ TEST(the_numbers_of_transformers_are_rounding)
         json_t *told = golden_json(names[i]), *drafts = json_object_get(told, "drafts");
         json_t *at = json_array_get(drafts, json_array_size(drafts) - 1);
         long long n = (long long)json_array_size(json_object_get(told, "tokens"));
-        size_t modules = !strcmp(names[i], "v3-mtp3") ? 3 : !strcmp(names[i], "v3") || !strcmp(names[i], "glm") ? 1 : 0, count;
+        size_t modules = !strcmp(names[i], "v3-mtp3") ? 3
+                         : !strcmp(names[i], "v3") || !strcmp(names[i], "glm") ? 1
+                         : 0,
+               count;
         if (!modules) {
             json_decref(told);
             continue;
@@ -148,12 +158,13 @@ TEST(the_numbers_of_transformers_are_rounding)
         for (size_t k = 0; k < modules; k++) {
             snprintf(text, sizeof text, "model.layers.%zu.shared_head.head.output", 3 + k);
             json_object_set_new(header, text,
-                                json_pack("{s:s,s:[I,I],s:[I,I]}", "dtype", "F64", "shape", (json_int_t)1, (json_int_t)(count / 6),
-                                          "data_offsets", (json_int_t)(k * row), (json_int_t)((k + 1) * row)));
-            fprintf(manifest, "{\"tensor\":\"%s\",\"name\":\"%s\",\"layer\":%zu,\"mtp_depth\":%zu,\"sequence\":[0],", text, text,
-                    3 + k, k);
-            fprintf(manifest, "\"token\":[%lld],\"index\":[%lld]}\n", (long long)json_integer_value(json_array_get(more, k)),
-                    n - 1);
+                                json_pack("{s:s,s:[I,I],s:[I,I]}", "dtype", "F64", "shape", (json_int_t)1,
+                                          (json_int_t)(count / 6), "data_offsets", (json_int_t)(k * row),
+                                          (json_int_t)((k + 1) * row)));
+            fprintf(manifest, "{\"tensor\":\"%s\",\"name\":\"%s\",\"layer\":%zu,\"mtp_depth\":%zu,\"sequence\":[0],",
+                    text, text, 3 + k, k);
+            fprintf(manifest, "\"token\":[%lld],\"index\":[%lld]}\n",
+                    (long long)json_integer_value(json_array_get(more, k)), n - 1);
         }
         fclose(manifest);
         char *head = json_dumps(header, JSON_COMPACT);
@@ -171,8 +182,8 @@ TEST(the_numbers_of_transformers_are_rounding)
     }
 }
 
-/* tools/hf_dump.py: in float32, with sums in an order of its own; in bfloat16, where a router fell the other way. Both have
- * router logits and no choices, and say their tokens themselves. */
+/* tools/hf_dump.py: in float32, with sums in an order of its own; in bfloat16, where a router fell the other way. Both
+ * have router logits and no choices, and say their tokens themselves. */
 TEST(dumps_of_transformers_are_rounding_and_a_tie)
 {
     json_t *j = DIFF(0, "golden/truth/moonlight.hf-dump.safetensors", TINY "moonlight");
@@ -189,7 +200,7 @@ TEST(dumps_of_transformers_are_rounding_and_a_tie)
     EXPECT(3, "structural", "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--arithmetic", "f32");
 }
 
-/* ---- mistakes ------------------------------------------------------------------------------------------------------ */
+/* ---- mistakes ---------------------------------------------------------------------------------------------------- */
 
 /* Against the dump it was made from (a priori), against the same with a measured bound, and against the model. */
 static void expect_found(const char *name)
@@ -322,7 +333,8 @@ TEST(another_expert_is_a_tie_or_a_mistake_by_its_margin)
     assert_int_equal(integer(tap(j, "lm_head.output"), "rows_after_a_tie_flip"), 10 - ROW);
     json_decref(j);
     j = DIFF(3, a, b, "--model", TINY "moonlight", "--runs", "3");
-    assert_string_equal(string(j, "verdict_of_values"), "tie-flip"); /* of operators alone: what was changed behind the tie */
+    assert_string_equal(string(j, "verdict_of_values"), "tie-flip"); /* of operators alone: what was changed behind the
+                                                                        tie */
     json_decref(j);
     y = edit(b); /* the same layer's next row, and an earlier row later on, are not behind it */
     floats(&y, "model.layers.1.output", &n)[(ROW + 1) * D] += 1;

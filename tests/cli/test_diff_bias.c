@@ -1,5 +1,5 @@
-/* tests/cli/test_diff_bias.c -- `verbatim diff` on differences that are too regular for rounding, and the mistakes that it names. Runs
- * the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_bias.c -- `verbatim diff` on differences that are too regular for rounding, and the mistakes that
+ * it names. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,8 +39,9 @@ static int in_bf16(char name[256], const char **dtype)
     return 1;
 }
 
-/* Multiplies the rows of a tap by 1 + more, in every second row with the other sign if `apart`, and rounds the dump to BF16. The values
- * were not computed from the rounded ones, so the operators alone are wrong, and only the verdict of the values counts here. */
+/* Multiplies the rows of a tap by 1 + more, in every second row with the other sign if `apart`, and rounds the dump to
+ * BF16. The values were not computed from the rounded ones, so the operators alone are wrong, and only the verdict of
+ * the values counts here. */
 static json_t *scaled(const char *name, double more, int apart)
 {
     size_t n;
@@ -90,7 +91,8 @@ static void expect_mistake(json_t *j, const char *name, const char *where, const
     if (!strstr(string(first, "where"), where))
         fail_msg("%s: where: %s", name, string(first, "where"));
     if (!json_is_string(json_object_get(first, "looks_like")) || !strstr(string(first, "looks_like"), mistake))
-        fail_msg("%s: looks like: %s, expected %s", name, json_string_value(json_object_get(first, "looks_like")), mistake);
+        fail_msg("%s: looks like: %s, expected %s", name, json_string_value(json_object_get(first, "looks_like")),
+                 mistake);
     json_decref(j);
 }
 
@@ -122,7 +124,8 @@ TEST(common_mistakes_in_the_numbers_are_named)
     static const struct { int mistake; const char *name, *where, *told; } cases[] = {
         {FACTOR, LAYER "self_attn.o_proj.output", "rows 4-9 of 10", "A is B times 1.5"},
         {SHIFT, LAYER "input_layernorm.output", "rows 1-9 of 10", "row i of A is row i-1 of B"},
-        {SWAPPED_HEADS, LAYER "self_attn.q_proj.output", "all 2 heads", "head 0 of A is head 1 of B, head 1 of A is head 0 of B"},
+        {SWAPPED_HEADS, LAYER "self_attn.q_proj.output", "all 2 heads",
+         "head 0 of A is head 1 of B, head 1 of A is head 0 of B"},
         {HALVES, LAYER "self_attn.q_rope", "all 2 heads", "A stores the RoPE dimensions as two halves"},
         {ZERO, LAYER "self_attn.o_proj.input", "head 1 of 2", "A is zero there"},
     };
@@ -142,8 +145,10 @@ TEST(common_mistakes_in_the_numbers_are_named)
 
 TEST(wrong_turns_of_rope_are_named)
 {
-    static const struct { const char *told; int what; } cases[] = {
-        {"it is the vector before RoPE", 0}, {"A turns row i by the angle of row i+1", 1}, {"A turns halves (columns p and p + 4)", 2}};
+    static const struct { const char *told; int what;
+    } cases[] = {
+                 {"it is the vector before RoPE", 0}, {"A turns row i by the angle of row i+1", 1},
+                 {"A turns halves (columns p and p + 4)", 2}};
     static const char *const name = LAYER "self_attn.k_rope", *const from = LAYER "self_attn.kv_a_proj_with_mqa.output";
     DUMP(a, MODEL, "--tokens", TOKENS);
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -154,7 +159,8 @@ TEST(wrong_turns_of_rope_are_named)
         for (size_t row = 0; row < n / 8; row++)
             for (size_t p = 0; p < 4; p++) {
                 const float *x = kv + (row + 1) * width_of(&e, from) - 8;
-                double angle = (double)(row + (cases[i].what == 1)) * pow(50000, -(double)p / 4), c = cos(angle), s = sin(angle);
+                double angle = (double)(row + (cases[i].what == 1)) * pow(50000, -(double)p / 4), c = cos(angle),
+                       s = sin(angle);
                 size_t first = cases[i].what == 2 ? p : 2 * p, second = cases[i].what == 2 ? p + 4 : 2 * p + 1;
                 double u = (double)x[first], v = (double)x[second];
                 k[row * 8 + first] = cases[i].what ? (float)(c * u - s * v) : x[first];
@@ -189,11 +195,14 @@ TEST(wrong_matrices_are_named)
         memcpy(old, w, sizeof old);
         for (size_t i = 0; i < 80; i++)
             for (size_t k = 0; k < 56; k++)
-                w[i * 56 + k] = what == 0 ? old[k * 80 + i] : what == 1 ? (k < 28 ? old[i * 56 + k] : 0) : old[i * 56 + (k + 28) % 56];
+                w[i * 56 + k] = what == 0 ? old[k * 80 + i]
+                                : what == 1 ? (k < 28 ? old[i * 56 + k] : 0)
+                                : old[i * 56 + (k + 28) % 56];
         save(&e);
         expect_mistake(diff_of_copy(), tap_name, "all 10 rows",
                        what == 0 ? "the matrix is transposed: its numbers are read as [56, 80]"
-                                 : what == 1 ? "shard 1 of 2 is missing: the inputs 28 to 55" : "the two halves of the input are swapped");
+                       : what == 1 ? "shard 1 of 2 is missing: the inputs 28 to 55"
+                       : "the two halves of the input are swapped");
     }
 }
 
@@ -231,8 +240,9 @@ TEST(conventions_are_found_in_bf16_and_beside_a_mistake)
         x[i] *= 1.5f;
     save(&e);
     rewrite(a, in_bf16);
-    json_t *j = json_of_code(3, (const char *const[]){verbatim, "conventions", model, "--against", a, "--tokens", TOKENS, "--threads", "1",
-                                                      "--json", NULL}), *row;
+    json_t *j = json_of_code(3, (const char *const[]){verbatim, "conventions", model, "--against", a, "--tokens",
+                                                      TOKENS, "--threads", "1", "--json", NULL}),
+           *row;
     assert_string_equal(string(j, "conventions"), "draft-hidden=pre-norm,concat=hidden-embedding");
     assert_string_equal(string(j, "verdict"), "structural");
     assert_string_equal(string(j, "first"), wrong);

@@ -1,5 +1,6 @@
-/* tests/cli/test_diff_files.c -- what `verbatim diff` reads and tells: other dtypes, layouts, names, shapes; parts of dumps; files
- * that are none. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_files.c -- what `verbatim diff` reads and tells: other dtypes, layouts, names, shapes; parts of
+ * dumps; files that are none. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's
+ * root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 
 static const char *const systems[] = {"hf", "llama.cpp", "megatron", "sglang", "vllm"};
 
-/* ---- other dtypes, layouts, shapes, names -------------------------------------------------------------------------- */
+/* ---- other dtypes, layouts, shapes, names ------------------------------------------------------------------------ */
 
 static int as_bf16(char name[256], const char **dtype)
 {
@@ -50,7 +51,8 @@ TEST(coarser_dtypes_are_compared_in_what_they_hold)
         expect_verdict("rounded", j, "identical");
         assert_string_equal(string(tap(j, "lm_head.output"), "dtype"), half ? "F16" : "BF16");
         json_decref(j);
-        EXPECT(0, "rounding", TINY "v3", b, "--reference", "--arithmetic", "f32"); /* rounded copies, not computed with */
+        EXPECT(0, "rounding", TINY "v3", b, "--reference", "--arithmetic", "f32"); /* rounded copies, not computed
+                                                                                      with */
         struct edited e = edit(b);
         uint16_t *x = golden_data(&e.g, "model.layers.2.self_attn.o_proj.output", &n);
         size_t largest = 0;
@@ -63,7 +65,8 @@ TEST(coarser_dtypes_are_compared_in_what_they_hold)
         assert_int_equal(integer(tap(j, "model.layers.2.self_attn.o_proj.output"), "max_ulps"), 3);
         json_decref(j);
         expect_structural_at(DIFF(3, a, b, "--arithmetic", "f32"), "model.layers.2.self_attn.o_proj.output");
-        expect_structural_at(DIFF(3, a, b, "--arithmetic", "f32", "--model", TINY "v3"), "model.layers.2.self_attn.o_proj.output");
+        expect_structural_at(DIFF(3, a, b, "--arithmetic", "f32", "--model", TINY "v3"),
+                             "model.layers.2.self_attn.o_proj.output");
     }
     copy_dump(a, b, 1); /* an engine may compute in BF16 and hold some of it in F32 */
     rewrite(b, all_but_the_router);
@@ -96,7 +99,8 @@ TEST(rows_of_rope_in_halves_are_the_same_numbers)
     DUMP(a, TINY "v3", "--tokens", TOKENS);
     copy_dump(a, b, 1);
     struct edited e = edit(b);
-    size_t r = width_of(&e, "model.layers.0.self_attn.k_rope"), heads = width_of(&e, "model.layers.0.self_attn.q_rope") / r;
+    size_t r = width_of(&e, "model.layers.0.self_attn.k_rope"),
+           heads = width_of(&e, "model.layers.0.self_attn.q_rope") / r;
     for (int layer = 0; layer < 4; layer++)
         for (int q = 0; q < 2; q++) {
             snprintf(name, sizeof name, "model.layers.%d.self_attn.%c_rope", layer, "kq"[q]);
@@ -126,16 +130,24 @@ TEST(rows_of_rope_in_halves_are_the_same_numbers)
 TEST(a_dump_in_another_engines_names_is_the_same_dump)
 {
     /* [engine][of which]: llama.cpp has one name for q_proj and q_b_proj */
-    static const struct { const char *checkpoint, *system, *name; } has[] = {
-        {"v3", "llama.cpp", "kv_cmpr-1"}, {"v3", "llama.cpp", "q-0"}, {"v2-lite", "llama.cpp", "q-0"},
-        {"v3", "llama.cpp", "result_output"},
-        {"v3", "llama.cpp", "ffn_moe_topk-2"}, {"v3", "vllm", "model.layers.3.mtp_block.self_attn.q_b_proj.output"},
-        {"v3", "vllm", "model.layers.3.enorm.output"}, {"v3", "sglang", "model.decoder.mlp.gate.output"},
-        {"v3", "sglang", "model.eh_proj.input"}, {"v3-mtp3", "sglang", "model.layers.4.enorm.output"},
-        {"v3-mtp3", "megatron", "mtp.layers.2.mtp_model_layer.pre_mlp_layernorm.output"},
-        {"v3", "megatron", "decoder.layers.1.self_attention.linear_q_down_proj.output"},
-        {"v3", "megatron", "embedding.word_embeddings.output"}, {"v3-mtp3", "hf", "layers.1.mtp_block.self_attn.o_proj.input"},
-        {"v3", "hf", "layers.0.post_norm.output"}, {"v3", "hf", "lm_head.output"}};
+    static const struct { const char *checkpoint, *system, *name;
+    } has[] = {
+               {"v3", "llama.cpp", "kv_cmpr-1"},
+               {"v3", "llama.cpp", "q-0"},
+               {"v2-lite", "llama.cpp", "q-0"},
+               {"v3", "llama.cpp", "result_output"},
+               {"v3", "llama.cpp", "ffn_moe_topk-2"},
+               {"v3", "vllm", "model.layers.3.mtp_block.self_attn.q_b_proj.output"},
+               {"v3", "vllm", "model.layers.3.enorm.output"},
+               {"v3", "sglang", "model.decoder.mlp.gate.output"},
+               {"v3", "sglang", "model.eh_proj.input"},
+               {"v3-mtp3", "sglang", "model.layers.4.enorm.output"},
+               {"v3-mtp3", "megatron", "mtp.layers.2.mtp_model_layer.pre_mlp_layernorm.output"},
+               {"v3", "megatron", "decoder.layers.1.self_attention.linear_q_down_proj.output"},
+               {"v3", "megatron", "embedding.word_embeddings.output"},
+               {"v3-mtp3", "hf", "layers.1.mtp_block.self_attn.o_proj.input"},
+               {"v3", "hf", "layers.0.post_norm.output"},
+               {"v3", "hf", "lm_head.output"}};
     char model[64];
     size_t checked = 0;
     for (size_t i = 0; i < COUNT(names); i++)
@@ -151,7 +163,8 @@ TEST(a_dump_in_another_engines_names_is_the_same_dump)
                 }
             size_t all = json_object_size(g.header);
             golden_close(&g);
-            json_t *j = DIFF(0, a, model, "--names", systems[k], "--runs", "0", "--bits"); /* the manifest has our names */
+            json_t *j = DIFF(0, a, model, "--names", systems[k], "--runs", "0", "--bits"); /* the manifest has our
+                                                                                              names */
             expect_verdict(systems[k], j, "identical");
             assert_int_equal(json_array_size(json_object_get(j, "taps")), all);
             json_decref(j);
@@ -216,8 +229,10 @@ TEST(a_fused_projection_is_both_of_its_parts)
         memcpy(joined + i * (n + m) / 10 + n / 10, q + i * m / 10, m / 10 * sizeof *q);
     }
     char header[256];
-    snprintf(header, sizeof header, "{\"model.layers.1.self_attn.fused_qkv_a_proj.output\":{\"dtype\":\"F32\",\"shape\":[1,10,%zu],"
-             "\"data_offsets\":[0,%zu]}}", (n + m) / 10, (n + m) * 4);
+    snprintf(header, sizeof header,
+             "{\"model.layers.1.self_attn.fused_qkv_a_proj.output\":{\"dtype\":\"F32\",\"shape\":[1,10,%zu],"
+             "\"data_offsets\":[0,%zu]}}",
+             (n + m) / 10, (n + m) * 4);
     char *bytes = safetensors_bytes(header, joined, (n + m) * 4, &total);
     write_to(b, bytes, total);
     json_t *j = DIFF(0, b, a, "--names", "vllm", "--bits");
@@ -277,7 +292,8 @@ TEST(choices_follow_from_router_logits)
             }
         assert_string_equal(string(tap(j, "model.layers.1.mlp.gate.experts"), "verdict"), "identical");
         int unbiased = !strncmp(names[m], "v2", 2) || !strcmp(names[m], "mistral4"); /* the scores decide */
-        assert_true(real(tap(j, unbiased ? "model.layers.1.mlp.gate.scores" : "model.layers.1.mlp.gate.choice"), "max_abs") < 1e-6);
+        assert_true(real(tap(j, unbiased ? "model.layers.1.mlp.gate.scores" : "model.layers.1.mlp.gate.choice"),
+                         "max_abs") < 1e-6);
         json_decref(j);
     }
     assert_true(chosen > 250);
@@ -325,7 +341,8 @@ TEST(parts_are_compared_and_what_is_missing_is_listed)
     size_t n, total;
     float *x = floats(&e, "lm_head.output", &n);
     char header[128];
-    snprintf(header, sizeof header, "{\"result_output\":{\"dtype\":\"F32\",\"shape\":[1,%zu],\"data_offsets\":[0,%zu]}}", n / 10, n / 10 * 4);
+    snprintf(header, sizeof header,
+             "{\"result_output\":{\"dtype\":\"F32\",\"shape\":[1,%zu],\"data_offsets\":[0,%zu]}}", n / 10, n / 10 * 4);
     char *bytes = safetensors_bytes(header, x + n / 10 * 9, n / 10 * 4, &total);
     forget_manifest(b);
     write_to(b, bytes, total);
@@ -350,7 +367,7 @@ TEST(parts_are_compared_and_what_is_missing_is_listed)
     json_decref(j);
 }
 
-/* ---- what is told -------------------------------------------------------------------------------------------------- */
+/* ---- what is told ------------------------------------------------------------------------------------------------ */
 
 TEST(the_object_has_what_is_promised_and_its_counts_agree)
 {
@@ -359,9 +376,11 @@ TEST(the_object_has_what_is_promised_and_its_counts_agree)
     const char *bucket;
     DUMP(a, TINY "v3", "--tokens", TOKENS);
     json_t *j = DIFF(0, a, TINY "v3", "--reference");
-    expect_keys(j, "verdict:s verdict_of_values:s a:o b:o tokens:i bound:o first:o first_structural:n first_biased:n taps:a only_in_a:a only_in_b:a notes:a "
+    expect_keys(j, "verdict:s verdict_of_values:s a:o b:o tokens:i bound:o first:o first_structural:n first_biased:n "
+                   "taps:a only_in_a:a only_in_b:a notes:a "
                    "local_a:o local_b:n required_missing:a");
-    expect_keys(json_object_get(j, "first"), "tap:s sequence:i index:i token:i column:i a:r b:r a_bits:s b_bits:s ulps:i");
+    expect_keys(json_object_get(j, "first"),
+                "tap:s sequence:i index:i token:i column:i a:r b:r a_bits:s b_bits:s ulps:i");
     json_array_foreach(json_object_get(j, "taps"), i, t) {
         long long told = 0;
         json_object_foreach(json_object_get(t, "ulps"), bucket, n)
@@ -389,7 +408,8 @@ TEST(the_object_has_what_is_promised_and_its_counts_agree)
 /* The engine decodes with heads; the reference computes them on the prompt and the tokens that were decoded. */
 TEST(heads_of_the_engine_and_of_the_reference_differ_by_rounding)
 {
-    static const char *const parts[] = {"input_layernorm.input", "self_attn.kv_a_layernorm.output", "shared_head.norm.output", "shared_head.head.output"};
+    static const char *const parts[] = {"input_layernorm.input", "self_attn.kv_a_layernorm.output",
+                                        "shared_head.norm.output", "shared_head.head.output"};
     char tokens[256] = "5,9,33,64,74,39";
     json_t *j = JSON("generate", TINY "v3", "--tokens", "5,9,33,64,74,39", "-n", "12", "--ignore-eos"), *t;
     size_t i;
@@ -397,8 +417,10 @@ TEST(heads_of_the_engine_and_of_the_reference_differ_by_rounding)
         snprintf(tokens + strlen(tokens), sizeof tokens - strlen(tokens), ",%d", (int)json_integer_value(t));
     assert_int_equal(i, 12);
     json_decref(j);
-    DUMP(a, TINY "v3", "--tokens", "5,9,33,64,74,39", "-n", "12", "--ignore-eos", "--draft", "parallel-heads", "--draft-model", "golden/heads/parallel-v3");
-    DUMP(b, TINY "v3", "--tokens", tokens, "--reference", "--draft", "parallel-heads", "--draft-model", "golden/heads/parallel-v3");
+    DUMP(a, TINY "v3", "--tokens", "5,9,33,64,74,39", "-n", "12", "--ignore-eos", "--draft", "parallel-heads",
+         "--draft-model", "golden/heads/parallel-v3");
+    DUMP(b, TINY "v3", "--tokens", tokens, "--reference", "--draft", "parallel-heads", "--draft-model",
+         "golden/heads/parallel-v3");
     j = DIFF(0, a, b);
     assert_string_equal(string(j, "verdict"), "rounding");
     for (int layer = 3; layer < 6; layer++)
@@ -413,7 +435,7 @@ TEST(heads_of_the_engine_and_of_the_reference_differ_by_rounding)
     json_decref(j);
 }
 
-/* ---- what is refused ----------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 TEST(what_cannot_be_compared_is_told_in_a_sentence)
 {
@@ -447,16 +469,21 @@ TEST(what_cannot_be_compared_is_told_in_a_sentence)
     write_file(dir, "b.jsonl", "{\"tensor\": \"x\"", 14);
     expect_failure(RUN("diff", a, b), 1, "cut short");
     write_text(dir, "b.jsonl",
-               "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"sequence\": [0], \"token\": [0], \"index\": [0]}\n");
+               "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"sequence\": [0], \"token\": [0], "
+               "\"index\": [0]}\n");
     expect_failure(RUN("diff", a, b), 1, "another number of rows");
     write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0], "
                                "\"token\": [0,0,0], \"index\": [0,1,-2]}\n");
     expect_failure(RUN("diff", a, b), 1, "whole numbers from 0");
-    write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"layer\": 3000000000, \"sequence\": [0,0,0], "
-                               "\"token\": [0,0,0], \"index\": [0,1,2]}\n");
+    write_text(dir, "b.jsonl",
+               "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"layer\": 3000000000, \"sequence\": "
+               "[0,0,0], "
+               "\"token\": [0,0,0], \"index\": [0,1,2]}\n");
     expect_failure(RUN("diff", a, b), 1, "layer and mtp_depth are whole numbers");
-    write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"layer\": 99999999999999999999, \"sequence\": [0,0,0], "
-                               "\"token\": [0,0,0], \"index\": [0,1,2]}\n");
+    write_text(dir, "b.jsonl",
+               "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"layer\": 99999999999999999999, "
+               "\"sequence\": [0,0,0], "
+               "\"token\": [0,0,0], \"index\": [0,1,2]}\n");
     expect_failure(RUN("diff", a, b), 1, "layer and mtp_depth are whole numbers");
     struct said s = RUN("diff", a, "/nowhere", "--json");
     expect_code(&s, 1);
@@ -474,15 +501,18 @@ TEST(numbers_that_are_not_there_are_not_read)
     size_t total;
     DUMP(a, TINY "v3", "--tokens", "5,6,7");
     for (size_t i = 0; i < COUNT(shapes); i++) {
-        snprintf(header, sizeof header, "{\"lm_head.output\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[0,0]}}", shapes[i]);
+        snprintf(header, sizeof header, "{\"lm_head.output\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[0,0]}}",
+                 shapes[i]);
         char *bytes = safetensors_bytes(header, "", 0, &total);
         write_to(b, bytes, total);
         free(bytes);
         expect_failure(RUN("diff", a, b), 1, "lm_head.output is empty");
     }
     copy_dump(a, b, 1);
-    write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0], \"token\": [5,6,7], "
-                               "\"index\": [-1,0,1]}\n");
+    write_text(dir, "b.jsonl",
+               "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0], \"token\": "
+               "[5,6,7], "
+               "\"index\": [-1,0,1]}\n");
     json_t *j = DIFF(3, a, b);
     assert_int_equal(integer(tap(j, "lm_head.output"), "rows_only_in_b"), 1);
     json_decref(j);
@@ -498,7 +528,8 @@ TEST(a_token_beyond_31_bits_is_none)
     memcpy(bytes, tokens, 16);
     memcpy(bytes + 16, logits, 16);
     char *file = safetensors_bytes("{\"tokens\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},"
-                                   "\"lm_head.output\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,32]}}", bytes, 32, &total);
+                                   "\"lm_head.output\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,"
+                                   "32]}}", bytes, 32, &total);
     write_to(a, file, total);
     free(file);
     struct said s = RUN("diff", a, a, "--json");
@@ -510,8 +541,9 @@ TEST(a_token_beyond_31_bits_is_none)
 /* A row that comes again was computed again, in whatever order the passes are. */
 TEST(the_last_row_of_a_token_counts_also_out_of_order)
 {
-    static const char manifest[] = "{\"tensor\": \"x\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0,0,0,0], \"token\": [7,5,7,6,5,5], "
-                                   "\"index\": [2,0,2,1,0,0]}\n";
+    static const char manifest[] =
+        "{\"tensor\": \"x\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0,0,0,0], \"token\": [7,5,7,6,5,5], "
+        "\"index\": [2,0,2,1,0,0]}\n";
     static const int from[] = {0, 1, 2, 1, 2, 0}; /* the first two and the fifth are others' numbers */
     char header[128];
     size_t n, total;
@@ -522,7 +554,8 @@ TEST(the_last_row_of_a_token_counts_also_out_of_order)
     assert_non_null(rows);
     for (size_t i = 0; i < 6; i++)
         memcpy(rows + i * width, x + (size_t)from[i] * width, width * sizeof *rows);
-    snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"F32\",\"shape\":[6,%zu],\"data_offsets\":[0,%zu]}}", width, 6 * width * sizeof *rows);
+    snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"F32\",\"shape\":[6,%zu],\"data_offsets\":[0,%zu]}}", width,
+             6 * width * sizeof *rows);
     char *bytes = safetensors_bytes(header, rows, 6 * width * sizeof *rows, &total);
     write_to(b, bytes, total);
     write_text(dir, "b.jsonl", manifest);
@@ -540,7 +573,8 @@ TEST(the_last_row_of_a_token_counts_also_out_of_order)
 TEST(padding_is_left_out)
 {
     for (int draft = 0; draft < 2; draft++) {
-        DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "9", "--draft", draft ? "mtp-eagle" : "mtp-vanilla", "--padded");
+        DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "9", "--draft", draft ? "mtp-eagle" : "mtp-vanilla",
+             "--padded");
         DUMP(b, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "9");
         json_t *j = DIFF(0, a, b, "--bits");
         assert_int_equal(integer(tap(j, "lm_head.output"), "rows_only_in_a"), 0);

@@ -1,5 +1,6 @@
-/* tests/cli/test_diff_follow.c -- `diff --follow-choices`: a model takes the experts of a dump, so that all values behind a tie are
- * judged. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_follow.c -- `diff --follow-choices`: a model takes the experts of a dump, so that all values
+ * behind a tie are judged. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's
+ * root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,15 +16,18 @@
 #define MANY "8,5,83,95,78,47,11,27,88,85,48,33,39,76,98,14,2,6,43,61,30,91,28,70"
 
 /* Here v3 also chooses other groups. */
-#define GROUPS "21,53,88,53,81,36,61,27,60,65,23,64,67,30,0,1,47,74,54,8,18,96,29,29,88,5,55,94,98,52,78,56,4,42,69,63,88,14,83,47"
+#define GROUPS \
+    "21,53,88,53,81,36,61,27,60,65,23,64,67,30,0,1,47,74,54,8,18,96,29,29,88,5,55,94,98,52,78,56,4,42,69,63,88,14,83," \
+    "47"
 /* Here moonlight has a tie-flip. */
 #define TIE "7,11,10,46,21,94,85,39,32,77,27,77,4,74,87,20,55,81,50,92,65,47,69,56"
 
-/* These dumps in bf16 come from checkpoints in F32, whose weights precision bf16 rounds too. The check of each operator alone knows
- * nothing of that and may call an operator wrong. So these tests look at the verdict on the values. */
+/* These dumps in bf16 come from checkpoints in F32, whose weights precision bf16 rounds too. The check of each operator
+ * alone knows nothing of that and may call an operator wrong. So these tests look at the verdict on the values. */
 static json_t *values_of(const char *model, const char *more)
 {
-    struct said s = more ? RUN("diff", a, model, "--arithmetic", "bf16", "--runs", "3", "--json", "--follow-choices", more)
+    struct said s = more ? RUN("diff", a, model, "--arithmetic", "bf16", "--runs", "3", "--json", "--follow-choices",
+                               more)
                          : RUN("diff", a, model, "--arithmetic", "bf16", "--runs", "3", "--json");
     if (s.exit_code != 0 && s.exit_code != 3)
         fail_msg("%s: %s", s.command, s.err);
@@ -178,7 +182,8 @@ TEST(another_group_within_the_bound_is_a_tie)
     expect_all_judged("groups", j);
     assert_int_equal(integer(tap(j, "model.layers.1.mlp.gate.groups"), "flips"), 1);
     assert_string_equal(string(tap(j, "model.layers.1.mlp.gate.groups"), "verdict"), "tie-flip");
-    assert_string_equal(string(tap(j, "model.layers.1.mlp.gate.experts"), "verdict"), "identical"); /* they follow from the groups */
+    /* they follow from the groups */
+    assert_string_equal(string(tap(j, "model.layers.1.mlp.gate.experts"), "verdict"), "identical");
     json_decref(j);
 }
 

@@ -1,6 +1,6 @@
-/* tests/cli/test_diff_foreign.c -- `verbatim diff` on dumps and checkpoints as other programs write them: without MTP weights, without
- * choices, with names of modules, with choices that no router makes. Runs the program itself (argv[1], or ../verbatim beside this
- * one) in the repository's root. */
+/* tests/cli/test_diff_foreign.c -- `verbatim diff` on dumps and checkpoints as other programs write them: without MTP
+ * weights, without choices, with names of modules, with choices that no router makes. Runs the program itself (argv[1],
+ * or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -99,7 +99,9 @@ TEST(the_name_of_a_module_is_the_name_of_its_output)
     rewrite(b, without_output);
     json_t *j = DIFF(0, b, a);
     expect_verdict("modules", j, "identical");
-    assert_int_equal(json_array_size(json_object_get(j, "only_in_a")) + json_array_size(json_object_get(j, "only_in_b")), 0);
+    assert_int_equal(json_array_size(json_object_get(j, "only_in_a")) +
+                         json_array_size(json_object_get(j, "only_in_b")),
+                     0);
     json_decref(j);
     DUMP(a, TINY "v3", "--tokens", TOKENS, "--names", "vllm");
     copy_dump(a, b, 0);
@@ -214,8 +216,10 @@ TEST(the_first_number_beyond_the_range_of_a_dtype_is_named)
     copy_dump(a, b, 1);
     rewrite(b, layer_0_to_f16);
     json_t *j = DIFF(3, a, b);
-    assert_non_null(strstr(note(j, "a.safetensors: the first number that is an overflow of F16 (at least 65504)"), place));
-    assert_non_null(note(j, "b.safetensors: the first number that is not finite is infinity in model.layers.0.mlp.output"));
+    assert_non_null(strstr(note(j, "a.safetensors: the first number that is an overflow of F16 (at least 65504)"),
+                           place));
+    assert_non_null(note(j, "b.safetensors: the first number that is not finite is infinity in "
+                            "model.layers.0.mlp.output"));
     assert_null(note(j, "b.safetensors: the first number that is an overflow"));
     json_decref(j);
     j = DIFF(0, a, a, "--arithmetic", "f16");
@@ -246,12 +250,13 @@ TEST(linear_layers_without_a_manifest_have_the_order_of_the_checkpoint)
     json_decref(j);
 }
 
-/* Of these tokens, the output of an expert nearly cancels: its rounding errors are larger than those of other rows, relative to it. */
+/* Of these tokens, the output of an expert nearly cancels: its rounding errors are larger than those of other rows,
+ * relative to it. */
 TEST(the_estimated_bound_is_wide_enough_where_a_sum_nearly_cancels)
 {
     static const char tokens[] =
-        "5,100,19,41,39,71,93,46,81,40,96,70,6,62,47,49,90,98,107,78,19,7,3,35,73,61,90,16,116,90,72,27,4,57,102,106,57,79,76,91,93,"
-        "83,86,64,112,119,110,52,63,53,90,112,95,28,118,40,62,109,100,11,41,110,3,91";
+        "5,100,19,41,39,71,93,46,81,40,96,70,6,62,47,49,90,98,107,78,19,7,3,35,73,61,90,16,116,90,72,27,4,57,102,106,"
+        "57,79,76,91,93,83,86,64,112,119,110,52,63,53,90,112,95,28,118,40,62,109,100,11,41,110,3,91";
     json_t *j = DIFF(0, TINY "moonlight", TINY "moonlight", "--reference", "--tokens", tokens, "--runs", "0");
     expect_rounding(j, "a sum that nearly cancels");
     json_decref(j);

@@ -1,5 +1,6 @@
-/* tests/cli/test_diff_forms.c -- `verbatim diff` on values as engines store them: a batch with left padding, decode steps with
- * speculative rows, a paged cache. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_forms.c -- `verbatim diff` on values as engines store them: a batch with left padding, decode
+ * steps with speculative rows, a paged cache. Runs the program itself (argv[1], or ../verbatim beside this one) in the
+ * repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,8 @@ static void write_b(const char *name, const char *shape, const float *x, size_t 
 {
     char header[256], text[2048], *bytes;
     size_t total;
-    snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[0,%zu]}}", shape, count * 4);
+    snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[0,%zu]}}", shape,
+             count * 4);
     bytes = safetensors_bytes(header, x, count * 4, &total);
     write_to(b, bytes, total);
     snprintf(text, sizeof text, "{\"tensor\":\"x\",\"name\":\"%s\",%s}\n", name, line);
@@ -37,7 +39,8 @@ TEST(a_batch_with_left_padding_has_the_rows_of_its_texts)
     const float *from = floats(&e, NORM, &n);
     size_t width = n / 5;
     char shape[64];
-    float *x = calloc(2 * 8 * width, 4); /* [2, 8, width]: the first text has 8 tokens, which are not compared; the second 5 */
+    float *x = calloc(2 * 8 * width, 4); /* [2, 8, width]: the first text has 8 tokens, which are not compared; the
+                                            second 5 */
     assert_non_null(x);
     memcpy(x + (8 + PAD) * width, from, n * 4);
     snprintf(shape, sizeof shape, "[2,8,%zu]", width);
@@ -46,7 +49,8 @@ TEST(a_batch_with_left_padding_has_the_rows_of_its_texts)
     write_b(NORM, shape, x, 16 * width, "\"row_dims\":2,\"rows\":[10,11,12,13,14]," EVERY); /* shifted by one */
     EXPECT(3, "structural", b, TINY "v3", "--runs", "0");
     write_b(NORM, shape, x, 16 * width,
-            "\"row_dims\":2,\"rows\":[0,7,11,12,13,14,15],\"sequence\":[0,0,1,1,1,1,1],\"index\":[0,7,0,1,2,3,4],\"token\":[5,6,5,6,7,70,9]");
+            "\"row_dims\":2,\"rows\":[0,7,11,12,13,14,15],\"sequence\":[0,0,1,1,1,1,1],\"index\":[0,7,0,1,2,3,4],"
+            "\"token\":[5,6,5,6,7,70,9]");
     EXPECT(0, "identical", b, TINY "v3", "--runs", "0", "--sequence", "1");
     golden_close(&e.g);
     free(x);
@@ -65,8 +69,8 @@ TEST(speculative_rows_count_if_they_were_accepted)
     memcpy(x, from, n * 4);
     snprintf(shape, sizeof shape, "[8,%zu]", width);
     write_b(NORM, shape, x, 8 * width,
-            "\"sequence\":[0,0,0,0,0,0,0,0],\"index\":[0,1,2,3,4,4,4,5],\"token\":[5,6,7,70,9,8,0,0],\"draft\":[0,0,0,1,2,2,-1,-1],"
-            "\"accepted\":[null,null,null,true,true,false,null,null],\"step\":1");
+            "\"sequence\":[0,0,0,0,0,0,0,0],\"index\":[0,1,2,3,4,4,4,5],\"token\":[5,6,7,70,9,8,0,0],\"draft\":[0,0,0,"
+            "1,2,2,-1,-1],\"accepted\":[null,null,null,true,true,false,null,null],\"step\":1");
     EXPECT(0, "identical", b, TINY "v3", "--runs", "0");
     golden_close(&e.g);
     free(x);

@@ -1,6 +1,6 @@
-/* tests/cli/test_diff_indexer.c -- `verbatim diff --local` judges the operators of the indexer of sparse attention: what is right is
- * within its bounds, and each mistake is named where it is made. Runs the program itself (argv[1], or ../verbatim beside this one) in the
- * repository's root. */
+/* tests/cli/test_diff_indexer.c -- `verbatim diff --local` judges the operators of the indexer of sparse attention:
+ * what is right is within its bounds, and each mistake is named where it is made. Runs the program itself (argv[1], or
+ * ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,12 +38,14 @@ static void expect_wrong(const char *case_name, json_t *j, const char *wanted)
 /* The engine's values, the reference's, and those of the engine that BF16 rounds, are right in both models. */
 TEST(the_indexers_operators_are_within_their_bounds)
 {
-    static const char *const models[] = {TINY "v32", TINY "glm5"}, *const precisions[] = {"--precision=f32", "--precision=bf16"};
+    static const char *const models[] = {TINY "v32", TINY "glm5"}, *const precisions[] = {"--precision=f32",
+                                                                                          "--precision=bf16"};
     for (size_t m = 0; m < COUNT(models); m++)
         for (size_t p = 0; p < COUNT(precisions); p++) {
             DUMP(a, models[m], "--tokens", LONGER, "--taps=*,*.indexer.scores", precisions[p]);
             expect_wrong(models[m], DIFF(0, a, models[m], "--local", "--reference", precisions[p]), "");
-            DUMP(b, models[m], "--tokens", LONGER, precisions[p]); /* without scores, the choice is judged together with them */
+            DUMP(b, models[m], "--tokens", LONGER, precisions[p]); /* without scores, the choice is judged together with
+                                                                      them */
             expect_wrong(models[m], DIFF(0, b, models[m], "--local", "--reference", precisions[p]), "");
         }
 }
@@ -64,8 +66,8 @@ TEST(a_mistake_in_the_indexer_is_named_where_it_is_made)
     }
 }
 
-/* Exchanges the kept token with the lowest score of the last row for the best other one, and lowers the other's score to that of the kept
- * one minus `part` of its size. */
+/* Exchanges the kept token with the lowest score of the last row for the best other one, and lowers the other's score
+ * to that of the kept one minus `part` of its size. */
 static void exchange(const char *path, float part)
 {
     struct edited e = edit(path);
@@ -122,11 +124,14 @@ TEST(too_few_kept_tokens_and_tokens_that_come_later_are_wrong)
     }
 }
 
-/* In BF16, the largest number of a query is rounded beyond a power of two, so the scale of its codes doubles: this is a tie-flip. The weight of
- * another query is doubled by the test. The largest number of that query is not near a power of two, so this is structural. */
+/* In BF16, the largest number of a query is rounded beyond a power of two, so the scale of its codes doubles: this is a
+ * tie-flip. The weight of another query is doubled by the test. The largest number of that query is not near a power of
+ * two, so this is structural. */
 TEST(a_scale_near_a_power_of_two_is_a_tie)
 {
-    static const char tokens[] = "83,36,98,49,105,92,124,111,98,87,122,71,7,111,63,103,124,35,87,10,119,24,18,51,64,115,35,52,73,17", weights[] = "model.layers.1.self_attn.indexer.weights";
+    static const char
+        tokens[] = "83,36,98,49,105,92,124,111,98,87,122,71,7,111,63,103,124,35,87,10,119,24,18,51,64,115,35,52,73,17",
+        weights[] = "model.layers.1.self_attn.indexer.weights";
     for (int changed = 0; changed < 2; changed++) {
         size_t n;
         DUMP(a, TINY "v32", "--tokens", tokens, "--precision=bf16");
@@ -137,13 +142,14 @@ TEST(a_scale_near_a_power_of_two_is_a_tie)
         json_t *j = DIFF(3, a, TINY "v32", "--arithmetic", "bf16", "--runs", "4");
         expect_verdict(changed ? "a weight is doubled" : "bf16", tap(j, weights), changed ? "structural" : "tie-flip");
         expect_verdict("all values", j, changed ? "structural" : "tie-flip");
-        assert_non_null(strstr(string(tap(j, weights), "why"), changed ? "index 3, column 0 is" : "the scale of the query's codes is 2^"));
+        assert_non_null(strstr(string(tap(j, weights), "why"),
+                               changed ? "index 3, column 0 is" : "the scale of the query's codes is 2^"));
         json_decref(j);
     }
 }
 
-/* Changes a number in the last row of the value `what`. If `what` is KEPT, a kept token becomes the first token that is not kept. Otherwise the
- * sign of the largest BF16 number changes. */
+/* Changes a number in the last row of the value `what`. If `what` is KEPT, a kept token becomes the first token that is
+ * not kept. Otherwise the sign of the largest BF16 number changes. */
 static void change_last_row(const char *path, const char *what)
 {
     struct edited e = edit(path);
@@ -163,19 +169,24 @@ static void change_last_row(const char *path, const char *what)
     save(&e);
 }
 
-/* Dumps of transformers in bfloat16, without Hadamard transform and codes. What it computes is right, until a number is changed. */
+/* Dumps of transformers in bfloat16, without Hadamard transform and codes. What it computes is right, until a number is
+ * changed. */
 TEST(dumps_of_transformers_are_right_until_a_number_is_changed)
 {
-    static const struct { const char *model, *dump, *tokens; } dumps[] = {
+    static const struct { const char *model, *dump, *tokens;
+    } dumps[] = {
         {TINY "glm5", "golden/truth/glm5.hf-dump-bfloat16.safetensors", "5,6,7,70,9,33,17,2,11,12,3,44,45,20"},
-        {TINY "v32", "golden/truth/v32.hf-dump-bfloat16.safetensors", "5,6,7,70,9,33,17,2,11,12,3,44,45,20,21,8,60,61,15,99,4"}};
+        {TINY "v32", "golden/truth/v32.hf-dump-bfloat16.safetensors",
+         "5,6,7,70,9,33,17,2,11,12,3,44,45,20,21,8,60,61,15,99,4"}};
     static const char *const changes[] = {KEPT,
                                           "model.layers.1.self_attn.indexer.wk.output",
                                           "model.layers.1.self_attn.indexer.k_norm.output",
                                           "model.layers.1.self_attn.indexer.wq_b.output",
                                           "model.layers.1.self_attn.indexer.weights_proj.output"};
     for (size_t d = 0; d < COUNT(dumps); d++) {
-        json_t *j = DIFF(0, dumps[d].dump, dumps[d].model, "--local", "--as", "transformers", "--tokens", dumps[d].tokens), *o;
+        json_t *j = DIFF(0, dumps[d].dump, dumps[d].model, "--local", "--as", "transformers", "--tokens",
+                         dumps[d].tokens),
+               *o;
         size_t i, indexers = 0;
         json_array_foreach(json_object_get(json_object_get(j, "local_a"), "operators"), i, o)
             indexers += !strncmp(string(o, "operator"), "indexer-", 8);

@@ -1,6 +1,6 @@
-/* tests/cli/test_diff_local.c -- `verbatim diff --local`: operators alone, on the inputs that a dump has. Correct operators are within
- * their bounds, in every precision; every wrong operator is named, and no other one. Runs the program itself (argv[1], or
- * ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_local.c -- `verbatim diff --local`: operators alone, on the inputs that a dump has. Correct
+ * operators are within their bounds, in every precision; every wrong operator is named, and no other one. Runs the
+ * program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,7 +62,8 @@ TEST(the_engines_operators_are_within_their_bounds_in_every_precision)
                 most = fmax(most, real(o, "of_bound"));
                 assert_string_not_equal(string(o, "verdict"), "not judged");
                 assert_int_equal(integer(o, "rows_without_inputs"), 0);
-                assert_true(json_is_null(json_object_get(o, "merged"))); /* a model's values include the scores of its indexers */
+                assert_true(json_is_null(json_object_get(o, "merged"))); /* a model's values include the scores of its
+                                                                            indexers */
             }
             print_message("%s, %s: %.2f of the bound\n", name, precisions[p], most);
             assert_true(most > 0.05); /* else the bounds would be much wider than the differences */
@@ -76,7 +77,8 @@ TEST(a_dump_of_transformers_in_bfloat16_is_rounding)
     json_t *j = DIFF(0, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local");
     assert_int_equal(integer(json_object_get(j, "local_a"), "judged"), 51);
     assert_string_equal(string(operator_of(j, "model.layers.1.self_attn.o_proj.input"), "merged"), "rope-q, rope-k");
-    assert_string_equal(string(operator_of(j, "model.layers.1.mlp.output"), "merged"), "chosen-experts, router-scores, router-weights");
+    assert_string_equal(string(operator_of(j, "model.layers.1.mlp.output"), "merged"),
+                        "chosen-experts, router-scores, router-weights");
     assert_string_equal(string(operator_of(j, "model.layers.2.self_attn.o_proj.output"), "verdict"), "identical");
     expect_wrong(j, NULL, 0);
     j = DIFF(3, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm"); /* beside the comparison of the values */
@@ -102,9 +104,9 @@ static void change_weight(const char *name, size_t from, size_t count, int ulps)
 
 TEST(every_wrong_operator_is_named_and_no_other)
 {
-    static const char *const wrong[] = {"model.layers.0.self_attn.kv_a_layernorm.output", "model.layers.1.self_attn.o_proj.output",
-                                        "model.layers.2.mlp.gate.output", "model.layers.3.eh_proj.output",
-                                        "model.layers.3.shared_head.norm.output"};
+    static const char *const wrong[] = {"model.layers.0.self_attn.kv_a_layernorm.output",
+                                        "model.layers.1.self_attn.o_proj.output", "model.layers.2.mlp.gate.output",
+                                        "model.layers.3.eh_proj.output", "model.layers.3.shared_head.norm.output"};
     copy_files(TINY "glm", dir);
     change_weight("model.layers.0.self_attn.kv_a_layernorm.weight", 3, 1, 1);
     change_weight("model.layers.1.self_attn.o_proj.weight", 7, 2, 2);
@@ -121,7 +123,8 @@ TEST(every_wrong_operator_is_named_and_no_other)
 
 TEST(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding)
 {
-    static const char *const wrong[] = {"model.layers.1.self_attn.q_a_proj.output", "model.layers.2.self_attn.o_proj.input",
+    static const char *const wrong[] = {"model.layers.1.self_attn.q_a_proj.output",
+                                        "model.layers.2.self_attn.o_proj.input",
                                         "model.layers.2.mlp.shared_experts.output"};
     copy_files(TINY "glm", dir); /* the dump is right: it is the model that is another */
     change_weight("model.layers.1.self_attn.q_a_proj.weight", 5, 1, 4);
@@ -184,13 +187,15 @@ static float dot(const float *x, const float *y, size_t n)
 /* The rounding of a sum in F32 depends on its terms, and not on its result. */
 TEST(in_an_expert_sums_that_nearly_cancel_have_the_rounding_of_their_terms)
 {
-    static const char *const wrong[] = {"model.layers.1.post_attention_layernorm.output", "model.layers.1.mlp.shared_experts.output"};
+    static const char *const wrong[] = {"model.layers.1.post_attention_layernorm.output",
+                                        "model.layers.1.mlp.shared_experts.output"};
     float gate[INNER * WIDE], up[INNER * WIDE], down[INNER * WIDE], h[INNER], *x, *y;
     size_t n;
     weights_of("model.layers.1.mlp.shared_experts.gate_proj.weight", gate);
     weights_of("model.layers.1.mlp.shared_experts.up_proj.weight", up);
     weights_of("model.layers.1.mlp.shared_experts.down_proj.weight", down);
-    DUMP(a, TINY "glm", "--tokens", TOKENS, "--taps", "*.1.post_attention_layernorm.output,*.1.mlp.shared_experts.output");
+    DUMP(a, TINY "glm", "--tokens", TOKENS, "--taps",
+         "*.1.post_attention_layernorm.output,*.1.mlp.shared_experts.output");
     struct edited e = edit(a);
     x = floats(&e, wrong[0], &n) + 4 * WIDE;
     y = floats(&e, wrong[1], &n) + 4 * WIDE;
@@ -218,7 +223,8 @@ static int norm_in_bf16(char name[256], const char **dtype)
     return strcmp(name, "lm_head.output") != 0;
 }
 
-/* Multiplies columns [first, end) of the last norm by 1 + more, in every second row with the other sign if `apart`, and rounds it to BF16. */
+/* Multiplies columns [first, end) of the last norm by 1 + more, in every second row with the other sign if `apart`, and
+ * rounds it to BF16. */
 static json_t *scaled(double more, size_t first, size_t end, int apart)
 {
     static const char *const name = "model.norm.output";
@@ -271,10 +277,13 @@ TEST(a_factor_that_is_smaller_than_a_rounding_is_a_bias)
     forget(&s);
 }
 
-/* transformers adds 1e-6 to the mean square of a latent. With 1e-5, every number is within half an ulp of BF16, or nearly so. */
+/* transformers adds 1e-6 to the mean square of a latent. With 1e-5, every number is within half an ulp of BF16, or
+ * nearly so. */
 TEST(another_eps_is_a_bias_in_bfloat16)
 {
-    json_t *j = DIFF(3, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local", "--convention", "latent-eps=config"), *o;
+    json_t *j = DIFF(3, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local", "--convention",
+                     "latent-eps=config"),
+           *o;
     size_t i;
     json_array_foreach(json_object_get(json_object_get(j, "local_a"), "operators"), i, o)
         if (strstr(string(o, "tap"), "kv_a_layernorm") || !strcmp(string(o, "verdict"), "biased")) {
@@ -289,8 +298,9 @@ TEST(another_eps_is_a_bias_in_bfloat16)
 static int of_hooks(char name[256], const char **dtype)
 {
     (void)dtype; /* what hooks on the modules of vLLM see: no residual stream, no RoPE, one MoE */
-    return !strstr(name, "_rope") && !strstr(name, "layernorm.input") && !strstr(name, "norm.input") && !strstr(name, ".mlp.experts.") &&
-           !strstr(name, ".mlp.gate.") && !strstr(name, "shared_experts") && !strstr(name, "eh_proj.input") &&
+    return !strstr(name, "_rope") && !strstr(name, "layernorm.input") && !strstr(name, "norm.input") &&
+           !strstr(name, ".mlp.experts.") && !strstr(name, ".mlp.gate.") && !strstr(name, "shared_experts") &&
+           !strstr(name, "eh_proj.input") &&
            !(strlen(name) < 23 && strstr(name, ".output") && strstr(name, "model.layers."));
 }
 
@@ -307,7 +317,8 @@ TEST(missing_values_are_computed_from_those_before_and_named)
     assert_string_equal(string(operator_of(j, "model.layers.2.mlp.output"), "merged"),
                         "router-logits, router-scores, router-choice, router-experts, "
                         "chosen-experts, router-weights, shared-expert");
-    assert_non_null(strstr(string(operator_of(j, "model.layers.2.post_attention_layernorm.output"), "merged"), "residual"));
+    assert_non_null(strstr(string(operator_of(j, "model.layers.2.post_attention_layernorm.output"), "merged"),
+                           "residual"));
     assert_int_equal(integer(operator_of(j, "model.layers.2.mlp.output"), "rows_without_inputs"), 0);
     expect_wrong(j, wrong, COUNT(wrong));
 }
@@ -343,7 +354,8 @@ TEST(scores_are_judged_by_queries_and_rows_of_the_cache)
 {
     static const char *const wrong[] = {OF_LAYER(0, 1), OF_LAYER(1, 0), OF_LAYER(1, 1), OF_LAYER(2, 0)};
     size_t n;
-    DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--taps", "*,*.self_attn.scores*", "--prefill-chunk", "6", "--convention", "first-row=phantom");
+    DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--taps", "*,*.self_attn.scores*", "--prefill-chunk", "6",
+         "--convention", "first-row=phantom");
     expect_wrong(DIFF(0, a, TINY "v3-mtp3", "--local", "--convention", "first-row=phantom"), NULL, 0);
     DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--taps", SCORES);
     json_t *j = DIFF(0, a, TINY "v3-mtp3", "--local");
@@ -359,7 +371,8 @@ TEST(scores_are_judged_by_queries_and_rows_of_the_cache)
         floats(&e, OF_LAYER(2, 1), &n)[t] = -10000;   /* also a mask */
     save(&e);
     j = DIFF(3, a, TINY "v3-mtp3", "--local");
-    assert_string_equal(string(operator_of(j, wrong[1]), "why"), "index 7: the token of index 8 comes later and is not masked: 0.5");
+    assert_string_equal(string(operator_of(j, wrong[1]), "why"),
+                        "index 7: the token of index 8 comes later and is not masked: 0.5");
     expect_wrong(j, wrong, COUNT(wrong));
 }
 
@@ -377,7 +390,8 @@ TEST(probabilities_are_judged_too)
     json_t *j = DIFF(3, a, TINY "glm", "--local", "--tokens", TOKENS);
     assert_string_equal(string(operator_of(j, "model.layers.1.self_attn.probabilities.0"), "verdict"), "rounding");
     assert_string_equal(string(operator_of(j, wrong[0]), "verdict"), "rounding");
-    assert_string_equal(string(operator_of(j, "model.layers.1.self_attn.probabilities.1"), "verdict"), "structural"); /* scores */
+    /* scores */
+    assert_string_equal(string(operator_of(j, "model.layers.1.self_attn.probabilities.1"), "verdict"), "structural");
     json_decref(j);
     e = edit(a);
     floats(&e, wrong[0], &n)[10] *= 1.0001f;
@@ -403,8 +417,8 @@ static json_t *tokens_of(int code, const char *option)
 TEST(chosen_tokens_have_the_largest_logit_and_rejected_drafts_have_not)
 {
     size_t n;
-    DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "6", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--taps",
-         "lm_head.output,model.norm.output");
+    DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "6", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens",
+         "2", "--taps", "lm_head.output,model.norm.output");
     json_t *o = tokens_of(0, "--greedy");
     assert_string_equal(string(o, "verdict"), "identical");
     assert_int_equal(integer(o, "rows"), 5);
@@ -424,7 +438,8 @@ TEST(chosen_tokens_have_the_largest_logit_and_rejected_drafts_have_not)
     o = tokens_of(3, "--greedy");
     assert_string_equal(string(o, "verdict"), "identical");
     assert_int_equal(integer(o, "rows_at_a_tie"), 1);
-    assert_string_equal(string(o, "why"), "index 4: token 38 has the same logit as token 20, which has the lower number");
+    assert_string_equal(string(o, "why"),
+                        "index 4: token 38 has the same logit as token 20, which has the lower number");
     json_decref(o);
     e = edit(a);
     floats(&e, "lm_head.output@3", &n)[99] = largest + 1;
@@ -432,7 +447,8 @@ TEST(chosen_tokens_have_the_largest_logit_and_rejected_drafts_have_not)
     o = tokens_of(3, "--greedy");
     assert_string_equal(string(o, "verdict"), "structural");
     assert_int_equal(integer(o, "wrong_rows"), 1);
-    assert_string_equal(string(o, "why"), "index 4: token 38 was chosen, but token 99 has the largest logit of the row before, by 1");
+    assert_string_equal(string(o, "why"),
+                        "index 4: token 38 was chosen, but token 99 has the largest logit of the row before, by 1");
     json_decref(o);
     o = tokens_of(3, "--all"); /* without --greedy it may have been sampled */
     assert_string_equal(string(o, "verdict"), "not judged");
@@ -441,8 +457,8 @@ TEST(chosen_tokens_have_the_largest_logit_and_rejected_drafts_have_not)
 
 TEST(a_draft_that_was_rejected_although_its_token_was_chosen_is_wrong)
 {
-    DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "6", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--taps",
-         "lm_head.output,model.embed_tokens.output");
+    DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "6", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens",
+         "2", "--taps", "lm_head.output,model.embed_tokens.output");
     for (int i = 0; i < 2; i++) /* both tensors */
         replace_in(dir, "a.jsonl", "[115,38,100]", "[115,38,56]");
     json_t *o = tokens_of(3, "--greedy");
@@ -526,12 +542,14 @@ TEST(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_lay
 /* The bounds of o_proj and down_proj grow, and those of other linear layers stay. */
 TEST(ranks_round_their_parts_of_the_sums_in_o_proj_and_down_proj)
 {
-    static const char *const names_of[] = {"model.layers.1.self_attn.q_a_proj.output", "model.layers.1.self_attn.o_proj.output",
-                                           "model.layers.0.mlp.output", "model.layers.2.mlp.shared_experts.output"};
+    static const char *const names_of[] = {"model.layers.1.self_attn.q_a_proj.output",
+                                           "model.layers.1.self_attn.o_proj.output", "model.layers.0.mlp.output",
+                                           "model.layers.2.mlp.shared_experts.output"};
     json_t *one = DIFF(0, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local");
     json_t *four = DIFF(0, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local", "--ranks", "4");
     for (size_t i = 0; i < COUNT(names_of); i++) {
-        double before = real(operator_of(one, names_of[i]), "of_bound"), now = real(operator_of(four, names_of[i]), "of_bound");
+        double before = real(operator_of(one, names_of[i]), "of_bound"),
+               now = real(operator_of(four, names_of[i]), "of_bound");
         print_message("%s: %.3f of the bound, with 4 ranks %.3f\n", names_of[i], before, now);
         assert_true(before > 0 && (i == 0 ? now == before : now < before && now > before / 8));
     }

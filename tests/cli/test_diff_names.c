@@ -1,5 +1,5 @@
-/* tests/cli/test_diff_names.c -- `verbatim diff --names FILE`: a file maps the names of an engine. Runs the program itself (argv[1], or
- * ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_names.c -- `verbatim diff --names FILE`: a file maps the names of an engine. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,9 @@ TEST(a_file_maps_the_names_of_an_engine)
     DUMP(a, TINY "v3", "--tokens", TOKENS);
     copy_dump(a, b, 0);
     rewrite(b, as_another_engine);
-    expect_failure(RUN("diff", b, a, "--names", "nothing"), 2, "unknown system nothing in --names; known are hf, llama.cpp, megatron, sglang, vllm, and there is no such file");
+    expect_failure(RUN("diff", b, a, "--names", "nothing"), 2,
+                   "unknown system nothing in --names; known are hf, llama.cpp, megatron, sglang, vllm, and there is "
+                   "no such file");
     write_names("# layers from 1\n"
                 "blocks[{n}].ffn.expert_{e}.out = model.layers.{n-1}.mlp.experts.{e}.output\n"
                 "blocks[*].mla.*/input = -\n"
@@ -56,7 +58,8 @@ TEST(a_file_maps_the_names_of_an_engine)
     json_array_foreach(json_object_get(j, "taps"), i, t)
         experts += strstr(string(t, "name"), ".mlp.experts.") != NULL;
     assert_true(experts >= 8);
-    assert_non_null(strstr(json_string_value(json_array_get(json_object_get(j, "notes"), 0)), "names.txt: line 4 matches no tensor"));
+    assert_non_null(strstr(json_string_value(json_array_get(json_object_get(j, "notes"), 0)),
+                           "names.txt: line 4 matches no tensor"));
     json_decref(j);
 }
 
@@ -81,7 +84,8 @@ TEST(names_that_no_line_matches_are_those_of_the_system)
     json_decref(j);
     copy_dump(a, b, 1); /* a manifest whose names are another engine's */
     rewrite(b, without_layer);
-    replace_in(dir, "b.jsonl", "model.layers.1.self_attn.q_b_proj.output\",\"name\":\"model.layers.1.self_attn.q_b_proj.output",
+    replace_in(dir, "b.jsonl",
+               "model.layers.1.self_attn.q_b_proj.output\",\"name\":\"model.layers.1.self_attn.q_b_proj.output",
                "model.layers.1.attention.q_up\",\"name\":\"model.layers.1.attention.q_up");
     write_names("model.layers.{l}.attention.q_up = model.layers.{l}.self_attn.q_b_proj.output\n");
     j = DIFF(0, b, a, "--names", file);

@@ -1,6 +1,6 @@
-/* tests/cli/test_diff_quantized.c -- `verbatim diff` and `dump` where weights are quantized, in the file or by the precision: the
- * engine is within the bound of the reference, and a side that rounds otherwise is not. Runs the program itself (argv[1], or
- * ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_quantized.c -- `verbatim diff` and `dump` where weights are quantized, in the file or by the
+ * precision: the engine is within the bound of the reference, and a side that rounds otherwise is not. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -19,7 +19,8 @@ static void check_against_reference(const char *model, const char *precision)
     expect_rounding(j, what);
     json_decref(j);
     DUMP(a, model, "--precision", precision, "--tokens", TOKENS, "--taps", "*,*scores*");
-    EXPECT(0, "identical", a, model, "--precision", precision, "--isa", "scalar", "--threads", "2", "--bits", "--runs", "1");
+    EXPECT(0, "identical", a, model, "--precision", precision, "--isa", "scalar", "--threads", "2", "--bits", "--runs",
+           "1");
     EXPECT(0, "identical", a, model, "--precision", precision, "--repack", "off", "--bits", "--runs", "1");
     EXPECT(0, "rounding", a, model, "--precision", precision, "--reference");
 }
@@ -47,7 +48,8 @@ TEST(of_quantized_files_the_engine_is_within_the_bound_of_the_reference)
     static const struct quantized_model models[] = {
         {.name = "Q8_0", .types = {"Q8_0"}, .k_b = "Q8_0", .v_b = "Q8_0"},
         {.name = "mixed", .types = {"Q4_0", "Q5_1", "Q5_0"}, .embedding = "Q5_1", .gate = "Q8_0"},
-        {.name = "K", .types = {"Q4_K", "Q6_K", "Q5_K"}, .k_b = "Q6_K", .v_b = "Q4_K", .embedding = "Q6_K", .tied = 1, .large = 1},
+        {.name = "K", .types = {"Q4_K", "Q6_K", "Q5_K"}, .k_b = "Q6_K", .v_b = "Q4_K", .embedding = "Q6_K", .tied = 1,
+         .large = 1},
     };
     char model[96], file[32];
     for (size_t i = 0; i < COUNT(models); i++) {
@@ -67,7 +69,8 @@ TEST(with_each_cache_type_the_engine_is_within_the_bound_of_the_reference)
     const char *model = TINY "v3-mtp3";
     for (size_t k = 0; k < COUNT(types); k++) {
         for (size_t i = 0; i < COUNT(precisions); i++) {
-            DUMP(a, model, "--cache-type", types[k], "--precision", precisions[i], "--tokens", TOKENS, "--taps", "*,*scores*");
+            DUMP(a, model, "--cache-type", types[k], "--precision", precisions[i], "--tokens", TOKENS, "--taps",
+                 "*,*scores*");
             EXPECT(0, "rounding", a, model, "--cache-type", types[k], "--precision", precisions[i], "--reference");
         }
         DUMP(b, model, "--cache-type", types[k], "--tokens", TOKENS);
@@ -100,7 +103,8 @@ TEST(another_scale_is_structural)
     DUMP(a, model, "--tokens", TOKENS);
     json_t *j = DIFF(3, a, other);
     expect_verdict("another scale", j, "structural");
-    assert_string_equal(string(json_object_get(j, "first_structural"), "tap"), "model.layers.0.self_attn.o_proj.output");
+    assert_string_equal(string(json_object_get(j, "first_structural"), "tap"),
+                        "model.layers.0.self_attn.o_proj.output");
     json_decref(j);
 }
 

@@ -1,6 +1,6 @@
-/* tests/cli/test_diff_ranks.c -- `verbatim diff` on dumps with a file for each tensor-parallel rank: shards, terms of sums, parts of the
- * rows, and ranks that should be equal and are not. Runs the program itself (argv[1], or ../verbatim beside this one) in the
- * repository's root. */
+/* tests/cli/test_diff_ranks.c -- `verbatim diff` on dumps with a file for each tensor-parallel rank: shards, terms of
+ * sums, parts of the rows, and ranks that should be equal and are not. Runs the program itself (argv[1], or ../verbatim
+ * beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,10 +36,13 @@ static enum part all_rows(const char *name)
     return ROWS;
 }
 
-/* The part of a tensor [rows, width] of 4-byte numbers that a rank has; of terms, every other column, and 0 elsewhere. */
-static size_t take_part(enum part part, size_t rank, const char *from, size_t rows, size_t width, char *to, size_t shape[2])
+/* The part of a tensor [rows, width] of 4-byte numbers that a rank has; of terms, every other column, and 0
+ * elsewhere. */
+static size_t take_part(enum part part, size_t rank, const char *from, size_t rows, size_t width, char *to,
+                        size_t shape[2])
 {
-    size_t first = part == COLUMNS ? width * rank / RANKS : 0, end = part == COLUMNS ? width * (rank + 1) / RANKS : width, used = 0;
+    size_t first = part == COLUMNS ? width * rank / RANKS : 0,
+           end = part == COLUMNS ? width * (rank + 1) / RANKS : width, used = 0;
     size_t top = part == ROWS ? rows * rank / RANKS : 0, bottom = part == ROWS ? rows * (rank + 1) / RANKS : rows;
     for (size_t r = top; r < bottom; r++)
         for (size_t i = first; i < end; i++, used += 4)
@@ -63,9 +66,12 @@ static void write_rank(const char *from, const char *file, size_t rank, enum par
     assert_non_null(data);
     json_object_foreach(e.g.header, key, old) {
         const char *at = golden_data(&e.g, key, &n);
-        size_t width = width_of(&e, key), size = take_part(part_of(key), rank, at, n / width, width, data + used, shape);
-        json_object_set_new(header, key, json_pack("{s:O,s:[I,I],s:[I,I]}", "dtype", json_object_get(old, "dtype"), "shape", (json_int_t)shape[0],
-                                                   (json_int_t)shape[1], "data_offsets", (json_int_t)used, (json_int_t)(used + size)));
+        size_t width = width_of(&e, key),
+               size = take_part(part_of(key), rank, at, n / width, width, data + used, shape);
+        json_object_set_new(header, key,
+                            json_pack("{s:O,s:[I,I],s:[I,I]}", "dtype", json_object_get(old, "dtype"), "shape",
+                                      (json_int_t)shape[0], (json_int_t)shape[1], "data_offsets", (json_int_t)used,
+                                      (json_int_t)(used + size)));
         used += size;
     }
     char *text = json_dumps(header, JSON_COMPACT), *bytes = safetensors_bytes(text, data, used, &total);
@@ -144,13 +150,17 @@ TEST(the_user_says_how_ranks_are_joined)
 {
     DUMP(a, TINY "v3", "--tokens", TOKENS, "--taps", "*.post_attention_layernorm.output,*.o_proj.output");
     make_ranks(as_tensor_parallel);
-    expect_failure(RUN("diff", dir, a), 1, "o_proj.output differs in rank 1: index 0, column 0 is 0, in rank 0"); /* no shape shows shards */
+    /* no shape shows shards */
+    expect_failure(RUN("diff", dir, a), 1, "o_proj.output differs in rank 1: index 0, column 0 is 0, in rank 0");
     EXPECT(0, "identical", dir, a, "--gather", "*.o_proj.output=sum");
-    EXPECT(0, "identical", dir, a, "--gather", "*norm.output=rank:0,*.o_proj.*=sum", "--taps", "*.post_attention_layernorm.*,*.o_proj.*");
-    EXPECT(3, "structural", dir, a, "--gather", "*.post_*=sum", "--gather", "*.o_proj.output=sum"); /* twice what it was */
+    EXPECT(0, "identical", dir, a, "--gather", "*norm.output=rank:0,*.o_proj.*=sum", "--taps",
+           "*.post_attention_layernorm.*,*.o_proj.*");
+    /* twice what it was */
+    EXPECT(3, "structural", dir, a, "--gather", "*.post_*=sum", "--gather", "*.o_proj.output=sum");
     EXPECT(3, "structural", dir, a, "--gather", "*.o_proj.output=rank:1");
     EXPECT(3, "structural", dir, a, "--gather", "*.o_proj.output=concat:1");
-    EXPECT(0, "identical", dir, a, "--taps", "*.post_attention_layernorm.output"); /* what is not compared need not be joined */
+    EXPECT(0, "identical", dir, a, "--taps", "*.post_attention_layernorm.output"); /* what is not compared need not be
+                                                                                      joined */
 }
 
 TEST(ranks_may_have_different_rows)
@@ -178,7 +188,8 @@ TEST(a_rank_that_should_be_equal_and_is_not_is_named)
     struct edited e = edit(path);
     floats(&e, "model.layers.1.mlp.gate.output", &n)[3 * (n / 10) + 2] += 1;
     save(&e);
-    expect_failure(RUN("diff", dir, TINY "v3", "--tokens", TOKENS), 1, "model.layers.1.mlp.gate.output differs in rank 1: index 3, column 2 is");
+    expect_failure(RUN("diff", dir, TINY "v3", "--tokens", TOKENS), 1,
+                   "model.layers.1.mlp.gate.output differs in rank 1: index 3, column 2 is");
 }
 
 TEST(what_cannot_be_gathered_is_refused_with_a_sentence)
@@ -189,7 +200,8 @@ TEST(what_cannot_be_gathered_is_refused_with_a_sentence)
     expect_failure(RUN("diff", dir, a, "--gather", "*"), 2, "--gather *: wanted NAME=concat:0");
     expect_failure(RUN("diff", dir, a, "--gather", "=sum"), 2, "wanted NAME=concat:0");
     expect_failure(RUN("diff", dir, a, "--gather", "*=concat:2"), 2, "wanted NAME=concat:0");
-    expect_failure(RUN("diff", dir, a, "--gather", "nothing=sum"), 2, "--gather nothing=sum: no rank has a value of this name");
+    expect_failure(RUN("diff", dir, a, "--gather", "nothing=sum"), 2,
+                   "--gather nothing=sum: no rank has a value of this name");
     expect_failure(RUN("diff", dir, a, "--gather", "*=rank:2"), 2, "this rank has no such value");
     expect_failure(RUN("diff", dir, a, "--gather", "*=sum"), 1, "it has integers");
     EXPECT(3, "structural", dir, a, "--gather", "lm_head*=sum"); /* another shape */
@@ -247,7 +259,8 @@ static void compute_in_ranks(struct edited *e, const struct golden *model, int l
 static json_t *ranks_of(const char *model, const char *dump)
 {
     struct said s = RUN("conventions", model, "--against", dump, "--threads", "1", "--json");
-    json_t *j = json_loads(s.out, 0, NULL), *rows = json_object_get(j, "rows"), *row = json_array_get(rows, json_array_size(rows) - 1);
+    json_t *j = json_loads(s.out, 0, NULL), *rows = json_object_get(j, "rows"),
+           *row = json_array_get(rows, json_array_size(rows) - 1);
     assert_string_equal(json_string_value(json_object_get(row, "name")), "ranks");
     json_incref(row);
     json_decref(j);
@@ -257,22 +270,30 @@ static json_t *ranks_of(const char *model, const char *dump)
 
 TEST(the_bits_of_o_proj_tell_how_many_ranks_were_added)
 {
-    static const struct { size_t ranks; int chain; const char *value; } cases[] = {{4, 0, "4, once"}, {4, 1, "4, chain"}};
+    static const struct {
+        size_t ranks;
+        int chain;
+        const char *value;
+    } cases[] = {{4, 0, "4, once"}, {4, 1, "4, chain"}};
     char wide[64], path[96];
-    json_t *row = ranks_of(TINY "glm", "golden/truth/glm.hf-dump-bfloat16.safetensors"); /* of transformers, which has one rank */
+    json_t *row = ranks_of(TINY "glm", "golden/truth/glm.hf-dump-bfloat16.safetensors"); /* of transformers, which has
+                                                                                            one rank */
     assert_string_equal(json_string_value(json_object_get(row, "value")), "1");
-    assert_true(json_number_value(json_object_get(row, "equal")) > 0.99 && json_number_value(json_object_get(row, "equal_otherwise")) < 0.7);
+    assert_true(json_number_value(json_object_get(row, "equal")) > 0.99 &&
+                json_number_value(json_object_get(row, "equal_otherwise")) < 0.7);
     json_decref(row);
     DUMP(a, TINY "glm", "--tokens", "5,6,7,8");
     row = ranks_of(TINY "glm", a); /* F32 */
     assert_true(json_is_null(json_object_get(row, "value")) && json_is_false(json_object_get(row, "told")));
-    assert_string_equal(json_string_value(json_object_get(row, "why")), "sums in F32 depend on the order of all their terms");
+    assert_string_equal(json_string_value(json_object_get(row, "why")),
+                        "sums in F32 depend on the order of all their terms");
     json_decref(row);
     wide_checkpoint(wide);
     snprintf(path, sizeof path, "%s/model.safetensors", wide);
     struct golden model = golden_read(path);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        DUMP(a, wide, "--tokens", "5,6,7,8", "--taps", "model.embed_tokens.output,model.layers.[01].self_attn.o_proj.*");
+        DUMP(a, wide, "--tokens", "5,6,7,8", "--taps",
+             "model.embed_tokens.output,model.layers.[01].self_attn.o_proj.*");
         struct edited e = edit(a);
         for (int layer = 0; layer < 2; layer++)
             compute_in_ranks(&e, &model, layer, cases[i].ranks, cases[i].chain);

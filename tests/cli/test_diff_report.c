@@ -1,5 +1,5 @@
-/* tests/cli/test_diff_report.c -- what `verbatim diff` writes besides its table: --require, --junit, --html, and the order of its lines.
- * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_report.c -- what `verbatim diff` writes besides its table: --require, --junit, --html, and the
+ * order of its lines. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,10 +89,12 @@ TEST(the_first_number_that_is_not_finite_is_named)
     save(&e);
     struct said s = RUN("diff", a, b, "--runs", "0");
     expect_code(&s, 3);
-    assert_non_null(strstr(s.out, "b.safetensors: the first number that is not finite is infinity in model.layers.1.output, index 0, column 3; 3 taps have such numbers\n"));
+    assert_non_null(strstr(s.out, "b.safetensors: the first number that is not finite is infinity in "
+                                  "model.layers.1.output, index 0, column 3; 3 taps have such numbers\n"));
     assert_int_equal(count_of(s.out, "first number that is not finite"), 1);
     forget(&s);
-    DUMP(a, TINY "v3", "--tokens", "5,6,7", "--taps", "*.gate.choice"); /* where an engine may write masks as -infinity */
+    DUMP(a, TINY "v3", "--tokens", "5,6,7", "--taps", "*.gate.choice"); /* where an engine may write masks as
+                                                                           -infinity */
     e = edit(a);
     floats(&e, "model.layers.1.mlp.gate.choice", &n)[1] = -INFINITY;
     save(&e);
@@ -131,7 +133,8 @@ TEST(junit_has_a_case_for_each_value)
     assert_int_equal(count_of(xml, "<testcase "), 7);
     assert_int_equal(count_of(xml, "</testcase>"), 7);
     assert_int_equal(count_of(xml, "<failure "), 2);
-    assert_non_null(strstr(xml, "name=\"model.layers.2.mlp.output\"><failure type=\"structural\" message=\"index 0, column 3 is 1 away"));
+    assert_non_null(strstr(xml, "name=\"model.layers.2.mlp.output\"><failure type=\"structural\" message=\"index 0, "
+                                "column 3 is 1 away"));
     assert_non_null(strstr(xml, "name=\"*&#60;gate&#62;*\"><failure type=\"missing\""));
     free(xml);
     expect_failure(RUN("diff", a, b, "--runs", "0", "--junit", path), 1, "r.xml");
@@ -156,7 +159,8 @@ TEST(the_page_has_the_object_of_json)
 {
     char path[128];
     make_pair();
-    struct said s = RUN("diff", a, b, "--runs", "0", "--html", in_dir("r.html", path), "--require", "</script>", "--json");
+    struct said s = RUN("diff", a, b, "--runs", "0", "--html", in_dir("r.html", path), "--require", "</script>",
+                        "--json");
     expect_code(&s, 3);
     size_t size;
     char *page = bytes_of(path, &size), *from = strstr(page, "id=\"diff\">{"), *to;
@@ -166,7 +170,8 @@ TEST(the_page_has_the_object_of_json)
     assert_memory_equal(to, "</script>", 9);
     json_t *in_page = json_loadb(from, (size_t)(to - from), 0, NULL), *printed = json_loads(s.out, 0, NULL);
     assert_non_null(in_page);
-    char *x = json_dumps(in_page, JSON_SORT_KEYS | JSON_REAL_PRECISION(6)), *y = json_dumps(printed, JSON_SORT_KEYS | JSON_REAL_PRECISION(6));
+    char *x = json_dumps(in_page, JSON_SORT_KEYS | JSON_REAL_PRECISION(6)),
+         *y = json_dumps(printed, JSON_SORT_KEYS | JSON_REAL_PRECISION(6));
     assert_string_equal(x, y);
     assert_null(strstr(page, "://"));
     free(x);
@@ -175,7 +180,8 @@ TEST(the_page_has_the_object_of_json)
     json_decref(printed);
     free(page);
     forget(&s);
-    expect_failure(RUN("diff", a, b, "--runs", "0", "--html", in_dir("no/r.html", path)), 1, "No such file or directory");
+    expect_failure(RUN("diff", a, b, "--runs", "0", "--html", in_dir("no/r.html", path)), 1,
+                   "No such file or directory");
 }
 
 int main(int argc, char **argv)

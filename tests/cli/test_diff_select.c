@@ -1,5 +1,5 @@
-/* tests/cli/test_diff_select.c -- `verbatim dump` and `diff` with --taps, --layers and --steps. Runs the program itself (argv[1], or
- * ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_select.c -- `verbatim dump` and `diff` with --taps, --layers and --steps. Runs the program itself
+ * (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,8 +31,8 @@ TEST(a_dump_of_some_layers_and_steps_has_no_others)
 {
     DUMP(a, TINY "v3", "--tokens", "5,6,7", "-n", "6", "--draft", "mtp-eagle", "--layers", "1,3-4", "--steps", "1-2");
     size_t all = lines_within(1, 3, 1, 2);
-    DUMP(a, TINY "v3", "--tokens", "5,6,7", "-n", "6", "--draft", "mtp-eagle", "--layers", "1", "--steps", "2", "--taps", "*.o_proj.*", "--taps",
-         "*_layernorm.output");
+    DUMP(a, TINY "v3", "--tokens", "5,6,7", "-n", "6", "--draft", "mtp-eagle", "--layers", "1", "--steps", "2",
+         "--taps", "*.o_proj.*", "--taps", "*_layernorm.output");
     size_t some = lines_within(1, 1, 2, 2);
     assert_int_equal(some, 6); /* o_proj 2, norms 4 */
     assert_true(all > 4 * some);
@@ -76,16 +76,21 @@ TEST(steps_select_rows)
 
 TEST(a_selection_of_nothing_is_refused)
 {
-    static const char *const wrong[] = {"", "x", "1-", "-1", "3-1", "1,,2", "1,", "0x1", "1--2", "99999999", "1 ", "1-2-3"};
+    static const char *const wrong[] = {"", "x", "1-", "-1", "3-1", "1,,2", "1,", "0x1", "1--2", "99999999", "1 ",
+                                        "1-2-3"};
     for (size_t i = 0; i < COUNT(wrong); i++)
         expect_failure(RUN("diff", a, b, "--layers", wrong[i]), 2, "wanted ranges of numbers, such as 0-3,7");
     DUMP(a, TINY "v3", "--tokens", "5,6,7");
-    expect_failure(RUN("dump", TINY "v3", "--tokens", "5,6", "-o", b, "--steps", "5"), 2, "--layers, --steps and --taps leave no value to write");
-    expect_failure(RUN("dump", TINY "v3", "--tokens", "5,6", "-o", b, "--steps", "a"), 2, "--steps is a, wanted ranges");
-    expect_failure(RUN("diff", a, TINY "v3", "--layers", "9", "--runs", "0"), 2, "--taps, --layers and --steps leave nothing to compare");
+    expect_failure(RUN("dump", TINY "v3", "--tokens", "5,6", "-o", b, "--steps", "5"), 2,
+                   "--layers, --steps and --taps leave no value to write");
+    expect_failure(RUN("dump", TINY "v3", "--tokens", "5,6", "-o", b, "--steps", "a"), 2,
+                   "--steps is a, wanted ranges");
+    expect_failure(RUN("diff", a, TINY "v3", "--layers", "9", "--runs", "0"), 2,
+                   "--taps, --layers and --steps leave nothing to compare");
     expect_failure(RUN("diff", a, TINY "v3", "--steps", "9", "--runs", "0"), 2, "leave nothing to compare");
     forget_manifest(a);
-    expect_failure(RUN("diff", a, TINY "v3", "--tokens", "5,6,7", "--steps", "0"), 2, "--steps wants a dump with a manifest");
+    expect_failure(RUN("diff", a, TINY "v3", "--tokens", "5,6,7", "--steps", "0"), 2,
+                   "--steps wants a dump with a manifest");
 }
 
 int main(int argc, char **argv)

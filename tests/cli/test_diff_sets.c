@@ -1,6 +1,6 @@
-/* tests/cli/test_diff_sets.c -- `diff` and the tokens that an indexer keeps: a different choice is judged by the scores, and
- * --follow-choices lets the model take it. Runs the program itself (argv[1], or ../verbatim relative to this program) in the repository's
- * root. */
+/* tests/cli/test_diff_sets.c -- `diff` and the tokens that an indexer keeps: a different choice is judged by the
+ * scores, and --follow-choices lets the model take it. Runs the program itself (argv[1], or ../verbatim relative to
+ * this program) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,16 +16,20 @@
 #define SCORES "model.layers.0.self_attn.indexer.scores"
 #define MANY "8,5,83,95,78,47,11,27,88,85,48,33,39,76,98,14,2,6,43,61,30,91,28,70,3,44,7,90,12,60"
 
-/* Perturbed runs of the reference take most of the time. A single run gives a bound that is wide enough for these dumps. */
+/* Perturbed runs of the reference take most of the time. A single run gives a bound that is wide enough for these
+ * dumps. */
 #define FEW "--runs", "1"
 
 static const char *const models[] = {TINY "v32", TINY "glm5"};
 
-static void dump(const char *to, const char *model) { DUMP(to, model, "--tokens", MANY, "--taps", "*,*.indexer.scores"); }
+static void dump(const char *to, const char *model)
+{
+    DUMP(to, model, "--tokens", MANY, "--taps", "*,*.indexer.scores");
+}
 
-/* In row `row` of the dump, replaces the kept token with the lowest score by the token that is `up` places later in the order of scores.
- * Returns the difference of the two scores. The values of this row and of later layers then do not fit the dump's sets, so the tests look
- * only at the choice. */
+/* In row `row` of the dump, replaces the kept token with the lowest score by the token that is `up` places later in the
+ * order of scores. Returns the difference of the two scores. The values of this row and of later layers then do not fit
+ * the dump's sets, so the tests look only at the choice. */
 static float exchange(const char *path, size_t row, int up)
 {
     struct edited e = edit(path);
@@ -89,7 +93,8 @@ TEST(a_set_that_no_indexer_can_choose_is_structural)
     static const struct {
         int32_t to;
         const char *why;
-    } wrong[] = {{29, "index 25: another choice, by a margin of inf"}, {-1, "A keeps 7 tokens, B 8"}, {0, "index 25: A chose "}};
+    } wrong[] = {{29, "index 25: another choice, by a margin of inf"}, {-1, "A keeps 7 tokens, B 8"},
+                 {0, "index 25: A chose "}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         int32_t to = wrong[i].to;
         size_t count;
@@ -127,7 +132,8 @@ TEST(another_token_with_the_same_score_is_a_tie)
     json_decref(j);
     EXPECT(0, "identical", a, models[0], FEW, "--convention", "indexer-ties=highest", "--follow-choices");
     for (int reference = 0; reference < 2; reference++) {
-        j = reference ? DIFF(0, a, models[0], FEW, "--follow-choices", "--reference") : DIFF(0, a, models[0], FEW, "--follow-choices");
+        j = reference ? DIFF(0, a, models[0], FEW, "--follow-choices", "--reference")
+                      : DIFF(0, a, models[0], FEW, "--follow-choices");
         expect_verdict("ties, followed", j, "rounding");
         json_array_foreach(json_object_get(j, "taps"), k, t) {
             assert_int_equal(integer(t, "rows_after_a_tie_flip"), 0);

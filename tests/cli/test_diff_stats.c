@@ -1,6 +1,6 @@
-/* tests/cli/test_diff_stats.c -- `verbatim dump --stats`, and `diff` with statistics on one side or on both. The statistics themselves are
- * computed again in tools/python/tests/test_oracle.py. Runs the program itself (argv[1], or ../verbatim beside this one) in the
- * repository's root. */
+/* tests/cli/test_diff_stats.c -- `verbatim dump --stats`, and `diff` with statistics on one side or on both. The
+ * statistics themselves are computed again in tools/python/tests/test_oracle.py. Runs the program itself (argv[1], or
+ * ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -83,7 +83,8 @@ TEST(a_mistake_is_found_in_statistics)
     x[4 * (n / 10) + 3] *= -1; /* one number of row 4; the root mean square is the same */
     save(&e);
     for (int side = 0; side < 2; side++) {
-        json_t *j = DIFF(3, side ? stats : a, side ? a : stats, "--model", TINY "v3"), *first = json_object_get(j, "first_structural");
+        json_t *j = DIFF(3, side ? stats : a, side ? a : stats, "--model", TINY "v3"),
+               *first = json_object_get(j, "first_structural");
         assert_string_equal(string(first, "tap"), "model.layers.1.self_attn.o_proj.output");
         assert_int_equal(integer(json_object_get(first, "at"), "index"), 4);
         assert_true(json_is_null(json_object_get(json_object_get(first, "at"), "column")));
@@ -94,7 +95,8 @@ TEST(a_mistake_is_found_in_statistics)
     x[2 * (n / 10)] = NAN;
     save(&e);
     json_t *j = DIFF(3, a, stats);
-    assert_non_null(strstr(string(json_object_get(j, "first_structural"), "why"), "index 2: A has 1 NaN and 0 infinities, B has 0 and 0"));
+    assert_non_null(strstr(string(json_object_get(j, "first_structural"), "why"),
+                           "index 2: A has 1 NaN and 0 infinities, B has 0 and 0"));
     json_decref(j);
     struct said s = RUN("diff", stats, a);
     expect_code(&s, 3);
@@ -134,7 +136,8 @@ TEST(what_statistics_cannot_do_is_refused)
     expect_failure(RUN("dump", TINY "v3", "--tokens", "5", "--stats", "-o", a), 2, "wanted a name that ends in .jsonl");
     expect_failure(RUN("diff", stats, TINY "v3", "--local"), 2, "--local wants the numbers of a dump");
     expect_failure(RUN("conventions", TINY "v3", "--against", stats), 1, "it has statistics; only diff can use them");
-    expect_failure(RUN("replay", TINY "v3", "norm", "--input", stats, "-o", a), 1, "it has statistics; only diff can use them");
+    expect_failure(RUN("replay", TINY "v3", "norm", "--input", stats, "-o", a), 1,
+                   "it has statistics; only diff can use them");
     char list[200];
     snprintf(list, sizeof list, "%s,%s", stats, stats);
     expect_failure(RUN("diff", list, TINY "v3"), 1, "it has statistics, which cannot be joined");
@@ -152,18 +155,29 @@ TEST(statistics_that_are_wrong_are_refused_with_the_line)
         {HEAD "{\"tensor\":\"x\"}\n", "line 2: not a line of a dump's manifest"},
         {HEAD LINE ROW "\"projections\":[[1,2,3,4]]}\n", "line 2: dtype is missing"},
         {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\"}\n", "line 2: shape is missing"},
-        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[1,0]}\n", "line 2: shape has a number"},
-        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[1,16777216,16777216]}\n", "line 2: the rows are too wide"},
-        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[2,64]}\n", "line 2: sequence, token or index has another number"},
+        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[1,0]}\n",
+         "line 2: shape has a number"},
+        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[1,16777216,16777216]}\n",
+         "line 2: the rows are too wide"},
+        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[2,64]}\n",
+         "line 2: sequence, token or index has another number"},
         {HEAD LINE ROW "\"projections\":[[1,2,3]],\"dtype\":\"F32\",\"shape\":[1,64]}\n", "line 2: min, max, mean"},
-        {HEAD LINE ROW "\"projections\":[[1,2,3,\"4\"]],\"dtype\":\"F32\",\"shape\":[1,64]}\n", "line 2: min, max, mean"},
-        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"nan\":[65],\"dtype\":\"F32\",\"shape\":[1,64]}\n", "line 2: min, max, mean"},
+        {HEAD LINE ROW "\"projections\":[[1,2,3,\"4\"]],\"dtype\":\"F32\",\"shape\":[1,64]}\n",
+         "line 2: min, max, mean"},
+        {HEAD LINE ROW "\"projections\":[[1,2,3,4]],\"nan\":[65],\"dtype\":\"F32\",\"shape\":[1,64]}\n",
+         "line 2: min, max, mean"},
         {HEAD LINE "\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[1,64]}\n", "line 2: min, max, mean"},
-        {HEAD LINE "\"row_sha256\":[\"x\"],\"min\":[-1],\"max\":[1],\"mean\":[0],\"rms\":[0.5],\"projections\":[[1,2,3,4]],\"dtype\":\"F32\",\"shape\":[1,64]}\n", "line 2: row_sha256"},
-        {HEAD LINE "\"values\":[[1,2]],\"dtype\":\"F32\",\"shape\":[1,3]}\n", "line 2: values has a row of another length"},
-        {HEAD LINE "\"values\":[[1,\"two\"]],\"dtype\":\"F32\",\"shape\":[1,2]}\n", "line 2: values has something that is no number"},
-        {HEAD LINE "\"values\":[[1.5]],\"dtype\":\"I32\",\"shape\":[1,1]}\n", "line 2: values has something that is no number"},
-        {HEAD LINE "\"values\":[[4294967296]],\"dtype\":\"I32\",\"shape\":[1,1]}\n", "line 2: values has an integer beyond 32 bits"},
+        {HEAD LINE "\"row_sha256\":[\"x\"],\"min\":[-1],\"max\":[1],\"mean\":[0],\"rms\":[0.5],\"projections\":[[1,2,3,"
+                   "4]],\"dtype\":\"F32\",\"shape\":[1,64]}\n",
+         "line 2: row_sha256"},
+        {HEAD LINE "\"values\":[[1,2]],\"dtype\":\"F32\",\"shape\":[1,3]}\n",
+         "line 2: values has a row of another length"},
+        {HEAD LINE "\"values\":[[1,\"two\"]],\"dtype\":\"F32\",\"shape\":[1,2]}\n",
+         "line 2: values has something that is no number"},
+        {HEAD LINE "\"values\":[[1.5]],\"dtype\":\"I32\",\"shape\":[1,1]}\n",
+         "line 2: values has something that is no number"},
+        {HEAD LINE "\"values\":[[4294967296]],\"dtype\":\"I32\",\"shape\":[1,1]}\n",
+         "line 2: values has an integer beyond 32 bits"},
         {HEAD LINE ROW, "line 2: it is not a JSON object: is the file cut short?"},
     };
     snprintf(stats, sizeof stats, "%s/s.jsonl", dir);

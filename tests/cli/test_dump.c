@@ -1,6 +1,6 @@
-/* tests/cli/test_dump.c -- `verbatim dump` from outside: its two files agree with each other, with the reference, with what
- * `generate` computes, and between any two ways to dump the same rows. Runs the program itself (argv[1], or ../verbatim
- * beside this one) in the repository's root; whether taps change bits is asked through the C interface. */
+/* tests/cli/test_dump.c -- `verbatim dump` from outside: its two files agree with each other, with the reference, with
+ * what `generate` computes, and between any two ways to dump the same rows. Runs the program itself (argv[1], or
+ * ../verbatim beside this one) in the repository's root; whether taps change bits is asked through the C interface. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,13 +20,14 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define TINY "golden/tiny/"
 #define PROMPT "5,6,7,70,9,33,17,2,88,41,5,6,7,70,14,99,3,61,27,86,8,8,8,19,97,64,45,73,12,101,52,4,77,29,90,5,6,7,70,9"
-#define DECODING(dir, method) dir, "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", method, "--draft-tokens", "3"
+#define DECODING(dir, method) \
+    dir, "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", method, "--draft-tokens", "3"
 
 static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_PATH)};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "none"};
 #define LAYERS 3 /* of each checkpoint: the modules follow */
 
-/* ---- a dump, read back --------------------------------------------------------------------------------------------- */
+/* ---- a dump, read back ------------------------------------------------------------------------------------------- */
 
 struct dump {
     struct golden file;
@@ -159,7 +160,7 @@ static long long argmax(const struct rows *r, size_t i)
     return (long long)best;
 }
 
-/* ---- the reference ------------------------------------------------------------------------------------------------- */
+/* ---- the reference ----------------------------------------------------------------------------------------------- */
 
 static double number(const json_t *line, const char *data, size_t i)
 {
@@ -188,8 +189,8 @@ static void expect_close(const struct dump *a, const json_t *x, const struct dum
 
 static void expect_reference(const char *dir, const char *tokens)
 {
-    static const char *const same[] = {"name", "layer", "mtp_depth", "step", "shape", "token", "index", "position", "draft",
-                                       "accepted", "layout"};
+    static const char *const same[] = {"name", "layer", "mtp_depth", "step", "shape", "token", "index", "position",
+                                       "draft", "accepted", "layout"};
     struct dump ours, theirs;
     size_t k, j;
     json_t *x, *y, *found;
@@ -227,7 +228,7 @@ TEST(the_engine_and_the_reference_dump_the_same_values_under_the_same_names)
     remove_dir(dir);
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------------ */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 static void count_taps(void *context, const vb_tap *tap)
 {
@@ -241,7 +242,8 @@ static uint64_t fingerprint_of(const vb_model *m, vb_session_options o)
     vb_session *s;
     vb_result result;
     vb_error err = {0};
-    if (vb_session_open(&s, m, &o, &err) || vb_append(s, prompt, COUNT(prompt), &err) || vb_generate(s, &g, &result, &err))
+    if (vb_session_open(&s, m, &o, &err) || vb_append(s, prompt, COUNT(prompt), &err) ||
+        vb_generate(s, &g, &result, &err))
         fail_msg("%s", err.message);
     vb_session_close(s);
     return result.fingerprint;
@@ -298,7 +300,8 @@ TEST(rows_of_logits_that_stand_have_the_fingerprint_of_generate)
         json_t *run = JSON("generate", DECODING(from, method));
         DUMP(d, DECODING(from, method), "--taps", "lm_head.*", "--prefill-chunk", "3");
         expect_fingerprint(method, d, run);
-        for (size_t end = 2; end < 9 && i % COUNT(methods) == 1; end++) { /* now a draft of some depth, now the target's own */
+        for (size_t end = 2; end < 9 && i % COUNT(methods) == 1; end++) { /* now a draft of some depth, now the target's
+                                                                             own */
             make_dir(dir);
             copy_files(from, dir);
             snprintf(edit, sizeof edit, "{\"eos_token_id\": %lld}", at(run, "tokens", end));
@@ -313,7 +316,7 @@ TEST(rows_of_logits_that_stand_have_the_fingerprint_of_generate)
     }
 }
 
-/* ---- the manifest -------------------------------------------------------------------------------------------------- */
+/* ---- the manifest ------------------------------------------------------------------------------------------------ */
 
 static void expect_tensor(const struct dump *d, const json_t *line)
 {
@@ -321,9 +324,10 @@ static void expect_tensor(const struct dump *d, const json_t *line)
     json_t *entry = json_object_get(d->file.header, key);
     char digest[SHA256_DIGEST_STRING_LENGTH], keys[256];
     size_t n;
-    snprintf(keys, sizeof keys, "tensor:s name:s layer:%c mtp_depth:%c step:i pass:i sequence:a token:a index:a position:a "
-             "slot:a draft:a accepted:a parent:a shape:a dtype:s layout:%c sha256:s", strstr(key, "layers") ? 'i' : 'n',
-             json_is_null(json_object_get(line, "mtp_depth")) ? 'n' : 'i',
+    snprintf(keys, sizeof keys,
+             "tensor:s name:s layer:%c mtp_depth:%c step:i pass:i sequence:a token:a index:a position:a "
+             "slot:a draft:a accepted:a parent:a shape:a dtype:s layout:%c sha256:s",
+             strstr(key, "layers") ? 'i' : 'n', json_is_null(json_object_get(line, "mtp_depth")) ? 'n' : 'i',
              strstr(key, "rope") || strstr(key, "q_b_proj") || strstr(key, "kv_a_proj_with_mqa") ? 's' : 'n');
     expect_keys(line, keys);
     const char *data = golden_data(&d->file, key, &n);
@@ -346,11 +350,14 @@ static void expect_row_data(const struct dump *d, const json_t *line, const int3
         const json_t *accepted = json_array_get(json_object_get(line, "accepted"), i);
         int same = at(line, "token", i) == timeline[index + ahead];
         assert_true(at(line, "position", i) == index && draft >= 0 && draft <= 3 && (same || draft > 0));
-        assert_true(at(line, "slot", i) >= 0 && at(line, "sequence", i) == 0 && (i == 0 || index > at(line, "index", i - 1)));
+        assert_true(at(line, "slot", i) >= 0 && at(line, "sequence", i) == 0 &&
+                    (i == 0 || index > at(line, "index", i - 1)));
         for (size_t j = 0; j < i; j++)
             assert_true(at(line, "slot", j) != at(line, "slot", i));
         right = right && same;
-        assert_true(draft == 0 || ahead ? json_is_null(accepted) : right ? json_is_true(accepted) : json_is_false(accepted));
+        assert_true(draft == 0 || ahead ? json_is_null(accepted)
+                    : right ? json_is_true(accepted)
+                    : json_is_false(accepted));
     }
 }
 
@@ -361,7 +368,8 @@ TEST(the_manifest_says_what_every_row_is_and_the_hash_of_its_tensor)
         struct dump d;
         size_t k;
         long long step = -1, drafted = 0;
-        json_t *line, *run = JSON("generate", DECODING(TINY "v3-mtp3", methods[m])), *stats = json_object_get(run, "stats");
+        json_t *line, *run = JSON("generate", DECODING(TINY "v3-mtp3", methods[m])),
+                      *stats = json_object_get(run, "stats");
         read_tokens(json_object_get(run, "tokens"), timeline + 4);
         DUMP(d, DECODING(TINY "v3-mtp3", methods[m]), "--taps", "*,*attn.scores*");
         json_array_foreach(d.lines, k, line) {
@@ -377,7 +385,7 @@ TEST(the_manifest_says_what_every_row_is_and_the_hash_of_its_tensor)
     }
 }
 
-/* ---- one value, several ways --------------------------------------------------------------------------------------- */
+/* ---- one value, several ways ------------------------------------------------------------------------------------- */
 
 TEST(a_prompt_in_chunks_has_the_rows_of_one_pass)
 {
@@ -447,7 +455,8 @@ TEST(within_a_layer_and_between_layers_values_join_bit_for_bit)
         }
         if (i < TINY_WITH_MODULES)
             expect_same_rows("eh_proj", OF(LAYERS, "eh_proj.output"), OF(LAYERS, "input_layernorm.input"));
-        struct rows logits = rows_of(&d, "lm_head.output", -1, 1), embedded = rows_of(&d, "model.embed_tokens.output", -1, 1);
+        struct rows logits = rows_of(&d, "lm_head.output", -1, 1),
+                    embedded = rows_of(&d, "model.embed_tokens.output", -1, 1);
         assert_int_equal(embedded.n, logits.n + 3); /* of the prompt only the last row chooses */
         for (size_t r = 0; r + 1 < logits.n; r++)
             assert_int_equal(argmax(&logits, r), embedded.token[r + 4]);
@@ -457,7 +466,7 @@ TEST(within_a_layer_and_between_layers_values_join_bit_for_bit)
     }
 }
 
-/* ---- files and errors ---------------------------------------------------------------------------------------------- */
+/* ---- files and errors -------------------------------------------------------------------------------------------- */
 
 /* One sentence that holds `part`, on stderr or with --json in {"error"}; then still so many files. */
 static void expect_refused(struct said s, int code, const char *part, const char *dir, size_t files)
@@ -499,10 +508,12 @@ TEST(what_is_refused_is_refused_with_a_sentence_and_leaves_no_file)
         REFUSED(PIPE, 2, "no.such*", v3, "--tokens", "5,6", "-o", o, "--taps", "lm_head.output,no.such*");
         REFUSED(PIPE, 2, "no.such*", v3, "--tokens", "5,6", "-o", o, "--taps", "no.such*", "--reference");
         REFUSED(PIPE, 2, "wants -n", v3, "--tokens", "5,6", "-o", o, "--draft", "mtp-eagle");
-        REFUSED(PIPE, 2, "--as vllm-2025 also selects --draft mtp-eagle, which wants -n N; for one pass without drafts, give --convention as=vllm-2025 instead of --as",
+        REFUSED(PIPE, 2,
+                "--as vllm-2025 also selects --draft mtp-eagle, which wants -n N; for one pass without drafts, give "
+                "--convention as=vllm-2025 instead of --as",
                 v3, "--tokens", "5,6", "-o", o, "--as", "vllm-2025");
-        REFUSED(PIPE, 2, "wants -n N and no --reference; for one pass without drafts, give --convention as=mindie", v3, "--tokens", "5,6", "-o", o, "--as", "mindie",
-                "--reference");
+        REFUSED(PIPE, 2, "wants -n N and no --reference; for one pass without drafts, give --convention as=mindie", v3,
+                "--tokens", "5,6", "-o", o, "--as", "mindie", "--reference");
         REFUSED(PIPE, 2, "do not go with it", v3, "--tokens", "5,6", "-o", o, "--reference", "--context", "9");
         REFUSED(PIPE, 2, "--reference", v3, "--tokens", "5,6", "-o", o, "--reference", "-n", "3");
         REFUSED(PIPE, 2, "vocabulary of 160", v3, "--tokens", "5,160", "-o", o);
@@ -527,8 +538,8 @@ TEST(an_earlier_dump_stays_whole_until_the_next_one_is)
     REFUSED(PIPE, 1, "it exists, and --force is not given", checkpoints[0], "--tokens", "5,6", "-o", file);
     REFUSED(PIPE, 2, "no.such*", checkpoints[0], "--tokens", "5,6", "-o", file, "--taps", "*,no.such*", "--force");
     /* 4096 bytes of data fit into the limit, the file with its header does not */
-    REFUSED(SMALL_FILES, 1, "File too large", checkpoints[0], "--tokens", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "-o", file,
-            "--taps", "model.norm.output", "--force");
+    REFUSED(SMALL_FILES, 1, "File too large", checkpoints[0], "--tokens", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16",
+            "-o", file, "--taps", "model.norm.output", "--force");
     after = read_dump(dir, "x");
     assert_true(before.file.size == after.file.size && json_equal(before.lines, after.lines));
     close_dump(&before);

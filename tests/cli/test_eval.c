@@ -1,5 +1,5 @@
-/* tests/cli/test_eval.c -- `verbatim eval`: the losses are those of the reference, whatever the settings. Runs the program
- * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_eval.c -- `verbatim eval`: the losses are those of the reference, whatever the settings. Runs the
+ * program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,11 +65,13 @@ static void relaxed_by_hand(const double *logits, const double *depths, const in
         relaxed.starts++;
         for (int k = 0; k < 3 && i + k + 2 < S; k++) {
             const double *z = logits + (size_t)(i + k + 1) * (size_t)V;
-            int d = best_of(depths + ((size_t)k * (size_t)S + (size_t)i) * (size_t)V, V), best = best_of(z, V), better = 0;
+            int d = best_of(depths + ((size_t)k * (size_t)S + (size_t)i) * (size_t)V, V), best = best_of(z, V),
+                better = 0;
             double p = exp(-loss_of(z, V, d)), p_best = exp(-loss_of(z, V, best));
             for (int v = 0; v < V; v++)
                 better += z[v] > z[d];
-            int near = open[i + k + 2] && d != relaxed.begin && d != relaxed.end && better < relaxed.topk && p >= p_best - relaxed.delta;
+            int near = open[i + k + 2] && d != relaxed.begin && d != relaxed.end && better < relaxed.topk &&
+                       p >= p_best - relaxed.delta;
             strict &= d == best;
             stands &= d == best || near;
             relaxed.strict[k] += strict;
@@ -85,11 +87,13 @@ static void relaxed_by_hand(const double *logits, const double *depths, const in
 static void reference_window(const struct reference *r, const int32_t *tokens, int S, struct wanted *w)
 {
     int V = reference_config(r)->vocab_size;
-    double *logits = calloc((size_t)S * (size_t)V, sizeof *logits), *depths = calloc(3 * (size_t)S * (size_t)V, sizeof *depths);
+    double *logits = calloc((size_t)S * (size_t)V, sizeof *logits),
+           *depths = calloc(3 * (size_t)S * (size_t)V, sizeof *depths);
     vb_error err;
     assert_non_null(logits);
     assert_non_null(depths);
-    if (reference_forward(r, NULL, tokens, S, NULL, logits, &err) || reference_modules(r, NULL, tokens, S, 3, depths, &err))
+    if (reference_forward(r, NULL, tokens, S, NULL, logits, &err) ||
+        reference_modules(r, NULL, tokens, S, 3, depths, &err))
         fail_msg("%s", err.message);
     for (int i = 0; i < S; i++) {
         int all = 1;
@@ -137,9 +141,11 @@ static void check_against_reference(const char *window, int size)
         fail_msg("the perplexity is not that of the loss");
     for (size_t k = 0; k < 3; k++) {
         double rows = w.rows[k + 1];
-        expect_near("mtp_loss_by_depth", json_array_get(json_object_get(j, "mtp_loss_by_depth"), k), w.loss[k + 1] / rows);
+        expect_near("mtp_loss_by_depth", json_array_get(json_object_get(j, "mtp_loss_by_depth"), k),
+                    w.loss[k + 1] / rows);
         expect_near("agreement", json_array_get(json_object_get(j, "agreement_by_depth"), k), w.agreed[k + 1] / rows);
-        expect_near("acceptance", json_array_get(json_object_get(j, "acceptance_by_depth"), k), w.in_a_row[k + 1] / rows);
+        expect_near("acceptance", json_array_get(json_object_get(j, "acceptance_by_depth"), k),
+                    w.in_a_row[k + 1] / rows);
         mtp += w.loss[k + 1] / rows / 3;
     }
     expect_near("mtp_loss", json_object_get(j, "mtp_loss"), mtp);
@@ -157,8 +163,8 @@ TEST(relaxed_acceptance_costs_what_the_references_rows_say)
 {
     static const struct {
         const char *topk, *delta, *thinking, *window;
-    } cases[] = {{"10", "0.6", NULL, "40"}, {"3", "0.02", NULL, "16"}, {"50", "0.03", NULL, "40"}, {"1", "0", NULL, "40"},
-                 {"30", "0.6", "85,31", "16"}, {"30", "0.6", "85,7", "40"}};
+    } cases[] = {{"10", "0.6", NULL, "40"}, {"3", "0.02", NULL, "16"}, {"50", "0.03", NULL, "40"},
+                 {"1", "0", NULL, "40"}, {"30", "0.6", "85,31", "16"}, {"30", "0.6", "85,7", "40"}};
     struct reference *r;
     vb_error err;
     if (reference_open(&r, MODEL, NULL, &err))
@@ -174,12 +180,14 @@ TEST(relaxed_acceptance_costs_what_the_references_rows_say)
         for (int k = 0; k < TOKENS; k += size)
             reference_window(r, text + k, TOKENS - k < size ? TOKENS - k : size, &w);
         const char *thinking = cases[i].thinking ? cases[i].thinking : NULL;
-        json_t *j = thinking ? JSON("eval", MODEL, "--tokens", spec, "--context", cases[i].window, "--acceptance", "relaxed",
-                                    "--relaxed-topk", cases[i].topk, "--relaxed-delta", cases[i].delta, "--thinking-tokens", thinking)
-                             : JSON("eval", MODEL, "--tokens", spec, "--context", cases[i].window, "--acceptance", "relaxed",
-                                    "--relaxed-topk", cases[i].topk, "--relaxed-delta", cases[i].delta);
+        json_t *j = thinking ? JSON("eval", MODEL, "--tokens", spec, "--context", cases[i].window, "--acceptance",
+                                    "relaxed", "--relaxed-topk", cases[i].topk, "--relaxed-delta", cases[i].delta,
+                                    "--thinking-tokens", thinking)
+                             : JSON("eval", MODEL, "--tokens", spec, "--context", cases[i].window, "--acceptance",
+                                    "relaxed", "--relaxed-topk", cases[i].topk, "--relaxed-delta", cases[i].delta);
         const json_t *said = json_object_get(j, "relaxed");
-        expect_keys(said, "topk:i delta:r acceptance_by_depth:a tokens_per_forward:r strict_tokens_per_forward:r other_tokens:r "
+        expect_keys(said, "topk:i delta:r acceptance_by_depth:a tokens_per_forward:r strict_tokens_per_forward:r "
+                          "other_tokens:r "
                           "nats_per_token:r lossy:b");
         tokens = strict = relaxed.starts;
         for (int k = 0; k < 3; k++) {
@@ -189,7 +197,8 @@ TEST(relaxed_acceptance_costs_what_the_references_rows_say)
                         (double)relaxed.stands[k] / relaxed.starts);
         }
         expect_near("tokens_per_forward", json_object_get(said, "tokens_per_forward"), (double)tokens / relaxed.starts);
-        expect_near("strict_tokens_per_forward", json_object_get(said, "strict_tokens_per_forward"), (double)strict / relaxed.starts);
+        expect_near("strict_tokens_per_forward", json_object_get(said, "strict_tokens_per_forward"),
+                    (double)strict / relaxed.starts);
         expect_near("other_tokens", json_object_get(said, "other_tokens"), (double)relaxed.others / tokens);
         expect_near("nats_per_token", json_object_get(said, "nats_per_token"), relaxed.nats / tokens);
         if (relaxed.topk > 1 && relaxed.others == 0)

@@ -1,5 +1,5 @@
-/* tests/cli/test_files.c -- what the command does with files, pipes and signals that are not as usual. Runs the program itself (argv[1],
- * or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_files.c -- what the command does with files, pipes and signals that are not as usual. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +55,8 @@ static off_t size_of(const char *path)
     return lstat(path, &st) ? -1 : st.st_size;
 }
 
-/* The program in the background, its stderr a terminal that holds it as soon as it writes there. *err: where that is read. */
+/* The program in the background, its stderr a terminal that holds it as soon as it writes there. *err: where that is
+ * read. */
 static pid_t start(const char *const *arguments, int *err, int *terminal)
 {
     *err = holding_terminal(terminal);
@@ -81,7 +82,7 @@ static void finish(pid_t child, int err, int terminal, int code, const char *sen
 
 #define START(err, terminal, ...) start((const char *const[]){verbatim, __VA_ARGS__, NULL}, err, terminal)
 
-/* ---- output -------------------------------------------------------------------------------------------------------- */
+/* ---- output ------------------------------------------------------------------------------------------------------ */
 
 TEST(logits_that_are_interrupted_leave_nothing)
 {
@@ -89,8 +90,8 @@ TEST(logits_that_are_interrupted_leave_nothing)
     int err, terminal;
     for (size_t i = 0; i < COUNT(signals); i++) {
         write_text(dir, "l.safetensors", "mine");
-        pid_t child = START(&err, &terminal, "logits", TALE, "--tokens", "5,6,7,8,9,10,11,12", "-o", in("l.safetensors"), "--force",
-                            "--prefill-chunk", "1");
+        pid_t child = START(&err, &terminal, "logits", TALE, "--tokens", "5,6,7,8,9,10,11,12", "-o",
+                            in("l.safetensors"), "--force", "--prefill-chunk", "1");
         WAIT_UNTIL(child, files_in(dir) == 2 && handles(child, signals[i]));
         kill(child, signals[i]);
         finish(child, err, terminal, WRONG, "l.safetensors: stopped by a signal");
@@ -106,10 +107,12 @@ TEST(a_dump_that_is_killed_leaves_nothing)
     int err, terminal, status;
     for (int reference = 0; reference < 2; reference++) {
         char held[64];
-        pid_t child = reference ? START(&err, &terminal, "dump", TALE, "--tokens", "5,6,7", "-o", in("d"), "--reference")
-                                : START(&err, &terminal, "dump", TALE, "--tokens", "5,6,7", "-o", in("d"));
+        pid_t child = reference
+                          ? START(&err, &terminal, "dump", TALE, "--tokens", "5,6,7", "-o", in("d"), "--reference")
+                          : START(&err, &terminal, "dump", TALE, "--tokens", "5,6,7", "-o", in("d"));
         snprintf(held, sizeof held, "/proc/%d/fd", (int)child);
-        WAIT_UNTIL(child, files_in(held) >= 5 && state_of(child) == 'S'); /* it holds both files, and its progress is held */
+        WAIT_UNTIL(child, files_in(held) >= 5 && state_of(child) == 'S'); /* it holds both files, and its progress is
+                                                                             held */
         assert_int_equal(files_in(dir), 0);
         kill(child, SIGKILL);
         assert_int_equal(waitpid(child, &status, 0), child);
@@ -145,8 +148,8 @@ TEST(a_closed_stderr_does_not_leak_into_the_answers)
     char command[512];
     write_text(dir, "p", "{\"tokens\": [5, 6, 7]}\n");
     for (int closed = 0; closed < 3; closed++) {
-        snprintf(command, sizeof command, "%s generate %s --prompts %s -n 3 -o %s --stats %d<&- %s", verbatim, V3, in("p"), in("a"), closed,
-                 closed == 2 ? "" : "2>/dev/null");
+        snprintf(command, sizeof command, "%s generate %s --prompts %s -n 3 -o %s --stats %d<&- %s", verbatim, V3,
+                 in("p"), in("a"), closed, closed == 2 ? "" : "2>/dev/null");
         assert_int_equal(system(command), 0);
         FILE *f = fopen(in("a"), "r");
         char line[512];
@@ -160,7 +163,7 @@ TEST(a_closed_stderr_does_not_leak_into_the_answers)
     unlink(in("p"));
 }
 
-/* ---- input --------------------------------------------------------------------------------------------------------- */
+/* ---- input ------------------------------------------------------------------------------------------------------- */
 
 TEST(a_pipe_where_a_file_must_be_is_refused_at_once)
 {
@@ -231,13 +234,15 @@ TEST(a_model_that_is_cut_short_meanwhile_is_a_sentence)
     pid_t child = START(&err, &terminal, "quantize", dir, "--type", "f32", "-o", in("q.gguf"));
     WAIT_UNTIL(child, files_in(dir) == before + 1 && state_of(child) == 'S');
     assert_int_equal(truncate(in("model.safetensors"), 4096), 0);
-    finish(child, err, terminal, WRONG, "model.safetensors: it was cut short, or could not be read, while it was in use\n");
+    finish(child, err, terminal, WRONG,
+           "model.safetensors: it was cut short, or could not be read, while it was in use\n");
     assert_int_equal(files_in(dir), before);
 }
 
-/* ---- Ctrl-C -------------------------------------------------------------------------------------------------------- */
+/* ---- Ctrl-C ------------------------------------------------------------------------------------------------------ */
 
-/* The first chunk of the prompt is read, and its progress held; what is asked then, before the first layer of the next, ends it. */
+/* The first chunk of the prompt is read, and its progress held; what is asked then, before the first layer of the next,
+ * ends it. */
 TEST(ctrl_c_in_a_long_prompt_ends_it)
 {
     char text[8192] = "5";

@@ -1,5 +1,5 @@
-/* tests/cli/test_gradients.c -- `verbatim dump --gradients` and `diff` of such files, from outside. Runs the program itself (argv[1], or
- * ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_gradients.c -- `verbatim dump --gradients` and `diff` of such files, from outside. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,18 +47,22 @@ TEST(gradients_of_the_engine_are_those_of_the_reference_but_for_rounding)
             most = fmax(most, json_number_value(json_object_get(one, "of_bound")));
         print_message("%s: %.2g of the bound\n", model, most);
         assert_true(most > 0.01 && json_array_size(json_object_get(j, "gradients")) > 30);
-        assert_int_equal(json_array_size(json_object_get(j, "only_in_a")) + json_array_size(json_object_get(j, "only_in_b")), 0);
+        assert_int_equal(json_array_size(json_object_get(j, "only_in_a")) +
+                             json_array_size(json_object_get(j, "only_in_b")),
+                         0);
         json_decref(j);
     }
 }
 
 TEST(files_are_compared_with_each_other_and_the_reference_is_identical_to_itself)
 {
-    DUMP(a, V3, "--tokens", TOKENS, "--gradients", "--reference", "--mtp-num-layers", "2", "--mtp-loss-scaling-factor", "0.3");
+    DUMP(a, V3, "--tokens", TOKENS, "--gradients", "--reference", "--mtp-num-layers", "2", "--mtp-loss-scaling-factor",
+         "0.3");
     json_t *j = DIFF(0, a, V3, "--bits", "--runs", "1");
     expect_verdict("reference", j, "identical");
     json_decref(j);
-    DUMP(b, V3, "--tokens", TOKENS, "--gradients", "--mtp-num-layers", "2", "--mtp-loss-scaling-factor", "0.3", "--isa", "scalar");
+    DUMP(b, V3, "--tokens", TOKENS, "--gradients", "--mtp-num-layers", "2", "--mtp-loss-scaling-factor", "0.3", "--isa",
+         "scalar");
     EXPECT(0, "rounding", b, a, "--model", V3);
     EXPECT(3, "rounding", b, a, "--model", V3, "--bits", "--runs", "8");
     EXPECT(0, "identical", b, b, "--model", V3, "--runs", "1");
@@ -120,16 +124,19 @@ TEST(a_wrong_number_is_found_at_its_tensor_and_row)
     save(&e);
     j = DIFF(3, a, V3, "--runs", "2");
     assert_true(fabs(json_number_value(json_object_get(gradient(j, name), "slope")) - 10) < 1e-4);
-    assert_string_equal(json_string_value(json_object_get(gradient(j, "model.embed_tokens.weight"), "verdict")), "structural");
+    assert_string_equal(json_string_value(json_object_get(gradient(j, "model.embed_tokens.weight"), "verdict")),
+                        "structural");
     expect_first(j, name);
 }
 
 TEST(what_does_not_go_together_is_refused)
 {
     struct said said = RUN("dump", V3, "--tokens", TOKENS, "--gradients", "-n", "4", "-o", a);
-    expect_failure(said, 2, "--gradients are those of one text; -n, --draft, --stats, --steps and --names do not go with it");
+    expect_failure(said, 2,
+                   "--gradients are those of one text; -n, --draft, --stats, --steps and --names do not go with it");
     said = RUN("dump", V3, "--tokens", TOKENS, "--gradients", "-o", "nowhere");
-    expect_failure(said, 2, "--gradients writes a file of tensors, and -o is nowhere: wanted a name that ends in .safetensors");
+    expect_failure(said, 2,
+                   "--gradients writes a file of tensors, and -o is nowhere: wanted a name that ends in .safetensors");
     said = RUN("dump", TINY "v2", "--tokens", TOKENS, "--gradients", "--mtp-num-layers", "1", "-o", a);
     expect_failure(said, 2, "golden/tiny/v2 has no MTP modules, wanted a number of new ones");
     said = RUN("dump", V3, "--tokens", "5", "--gradients", "-o", a);

@@ -1,6 +1,6 @@
-/* tests/cli/test_help.c -- the help and the manual page name every option where it is taken; topics, short names, and what is said of
- * names that do not exist. The options come from the table that the program is made from; which command takes which is asked of the
- * program itself. Runs it in the repository's root. */
+/* tests/cli/test_help.c -- the help and the manual page name every option where it is taken; topics, short names, and
+ * what is said of names that do not exist. The options come from the table that the program is made from; which command
+ * takes which is asked of the program itself. Runs it in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,9 @@
 #define V3 "golden/tiny/v3"
 #define MOST_NAMES 8
 
-static const char *const commands[] = {"generate", "chat", "verify", "logits", "draft", "tokenize", "inspect", "demo", "eval", "dump", "diff",
-                                       "conventions", "trace", "bench", "quantize", "session", "serve", "plan", "train"};
+static const char *const commands[] = {"generate", "chat", "verify", "logits", "draft", "tokenize", "inspect", "demo",
+                                       "eval", "dump", "diff", "conventions", "trace", "bench", "quantize", "session",
+                                       "serve", "plan", "train"};
 
 /* "-c", "--context", "--ctx-size" */
 static size_t names_of(const struct option *o, char names[MOST_NAMES][40])
@@ -64,8 +65,8 @@ static int begins_a_line(const char *help, const char *name)
 
 #define END "=== the end of this run\n"
 
-/* What the command says when it is given each option alone, each answer followed by END. It runs in a child that is no new
- * program: to load thousands of them would take ten seconds. */
+/* What the command says when it is given each option alone, each answer followed by END. It runs in a child that is no
+ * new program: to load thousands of them would take ten seconds. */
 static char *answers_of(const char *command)
 {
     char names[MOST_NAMES][40], *text = NULL, *subcommand = strcmp(command, "session") ? NULL : "save";
@@ -81,7 +82,8 @@ static char *answers_of(const char *command)
             _exit(1);
         for (size_t i = 0; (o = table_at(i)); i++)
             for (size_t n = 0, count = names_of(o, names); n < count; n++) {
-                char *arguments[] = {(char *)"verbatim", (char *)command, subcommand ? subcommand : names[n], subcommand ? names[n] : NULL, NULL};
+                char *arguments[] = {(char *)"verbatim", (char *)command, subcommand ? subcommand : names[n],
+                                     subcommand ? names[n] : NULL, NULL};
                 cli_main(3 + !!subcommand, arguments, NULL, 1);
                 fputs(END, stdout);
                 fflush(stdout);
@@ -97,7 +99,8 @@ static char *answers_of(const char *command)
     return text;
 }
 
-/* The program says "has no option" of those that exist and are not taken. *answer: what follows this option's END afterwards. */
+/* The program says "has no option" of those that exist and are not taken. *answer: what follows this option's END
+ * afterwards. */
 static int takes(const char *command, const char *name, char **answer)
 {
     char *end = strstr(*answer, END);
@@ -128,8 +131,8 @@ TEST(every_option_is_in_the_help_of_each_command_that_takes_it_and_of_no_other)
             for (size_t n = 0; n < count; n++) {
                 int is_taken = takes(commands[k], names[n], &answer);
                 if (begins_a_line(help.out, names[n]) != is_taken)
-                    fail_msg("verbatim %s %s %s, and its help %s", commands[k], is_taken ? "takes" : "does not take", names[n],
-                             is_taken ? "does not say so" : "says that it does");
+                    fail_msg("verbatim %s %s %s, and its help %s", commands[k], is_taken ? "takes" : "does not take",
+                             names[n], is_taken ? "does not say so" : "says that it does");
                 taken += (size_t)is_taken;
             }
         }
@@ -157,8 +160,9 @@ static char *manual(void)
 
 TEST(every_option_is_in_a_group_and_in_the_manual)
 {
-    static const char *const groups[] = {"model", "prompt", "conversation", "sampling", "draft", "acceptance", "output", "machine", "sessions",
-                                         "many", "server", "compare", "measure", "types", "machines", "training", "run"};
+    static const char *const groups[] = {"model", "prompt", "conversation", "sampling", "draft", "acceptance", "output",
+                                         "machine", "sessions", "many", "server", "compare", "measure", "types",
+                                         "machines", "training", "run"};
     char names[MOST_NAMES][40], all[65536] = "";
     const struct option *o;
     char *page = manual();
@@ -256,12 +260,14 @@ TEST(lines_are_short_and_a_command_has_texts_of_its_own)
 
 TEST(names_like_those_of_llama_cpp_work)
 {
-    json_t *plain = JSON("generate", "golden/tale", "--prompt", "Once upon a time", "-n", "6", "--context", "40", "--threads", "1", "--seed", "3",
-                         "--temperature", "0.8");
-    json_t *like = JSON("generate", "-m", "golden/tale", "-p", "Once upon a time", "--predict", "6", "-c", "40", "-t", "1", "-s", "3", "--temp", "0.8");
+    json_t *plain = JSON("generate", "golden/tale", "--prompt", "Once upon a time", "-n", "6", "--context", "40",
+                         "--threads", "1", "--seed", "3", "--temperature", "0.8");
+    json_t *like = JSON("generate", "-m", "golden/tale", "-p", "Once upon a time", "--predict", "6", "-c", "40", "-t",
+                        "1", "-s", "3", "--temp", "0.8");
     assert_string_equal(string(plain, "fingerprint"), string(like, "fingerprint"));
     json_decref(like);
-    like = JSON("generate", "-p", "Once upon a time", "--n-predict=6", "--ctx-size=40", "-t=1", "--seed=3", "--temp=0.8", "--model=golden/tale");
+    like = JSON("generate", "-p", "Once upon a time", "--n-predict=6", "--ctx-size=40", "-t=1", "--seed=3",
+                "--temp=0.8", "--model=golden/tale");
     assert_string_equal(string(plain, "fingerprint"), string(like, "fingerprint"));
     json_decref(like);
     json_decref(plain);
@@ -270,21 +276,28 @@ TEST(names_like_those_of_llama_cpp_work)
     assert_string_equal(s.out, t.out); /* the argument is TEXT, though it comes first */
     forget(&s);
     forget(&t);
-    expect_failure(RUN("generate", "golden/tale", "-m", "golden/tale", "-p", "x"), 2, "unexpected argument golden/tale");
+    expect_failure(RUN("generate", "golden/tale", "-m", "golden/tale", "-p", "x"), 2,
+                   "unexpected argument golden/tale");
     expect_failure(RUN("generate", "golden/tale", "-p"), 2, "-p wants a value");
 }
 
 TEST(unknown_names_have_a_suggestion)
 {
     static const char *const wrong[][2] = {
-        {"--temprature", "did you mean --temperature?"}, {"--draft_tokens", "did you mean --draft-tokens?"}, {"--promt", "did you mean --prompt?"},
-        {"--speculative_config", "did you mean --speculative-config?"}, {"--thraeds=3", "unknown option --thraeds; did you mean --threads?"},
-        {"--weather", "unknown option --weather; see verbatim generate --help"}, {"-x", "unknown option -x"},
+        {"--temprature", "did you mean --temperature?"},
+        {"--draft_tokens", "did you mean --draft-tokens?"},
+        {"--promt", "did you mean --prompt?"},
+        {"--speculative_config", "did you mean --speculative-config?"},
+        {"--thraeds=3", "unknown option --thraeds; did you mean --threads?"},
+        {"--weather", "unknown option --weather; see verbatim generate --help"},
+        {"-x", "unknown option -x"},
         {"--relaxed_topk", "it is one of tensorrt-llm: write --draft-words tensorrt-llm '--relaxed_topk ...'"},
-        {"--speculative-num-steps", "it is one of sglang"}, {"--spec-type", "it is one of llama.cpp"}};
+        {"--speculative-num-steps", "it is one of sglang"},
+        {"--spec-type", "it is one of llama.cpp"}};
     for (size_t i = 0; i < COUNT(wrong); i++)
         expect_failure(RUN("generate", V3, "--tokens", "5", wrong[i][0]), 2, wrong[i][1]);
-    expect_failure(RUN("tokenize", V3, "--temprature", "1"), 2, "unknown option --temprature; see verbatim tokenize --help"); /* it has none */
+    expect_failure(RUN("tokenize", V3, "--temprature", "1"), 2,
+                   "unknown option --temprature; see verbatim tokenize --help"); /* it has none */
     expect_failure(RUN("genrate", V3), 2, "unknown command genrate; did you mean generate?");
     expect_failure(RUN("weather", V3), 2, "unknown command weather; see verbatim --help");
 }

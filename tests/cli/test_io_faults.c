@@ -1,6 +1,7 @@
-/* tests/cli/test_io_faults.c -- every call that reads or writes a file fails in its turn, as SQLite's tests do it: a command that could
- * not do its work says so in one sentence, leaves no file of its own behind, and the file that was there is whole. The same with
- * memory. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root, with fail_io.so. */
+/* tests/cli/test_io_faults.c -- every call that reads or writes a file fails in its turn, as SQLite's tests do it: a
+ * command that could not do its work says so in one sentence, leaves no file of its own behind, and the file that was
+ * there is whole. The same with memory. Runs the program itself (argv[1], or ../verbatim beside this one) in the
+ * repository's root, with fail_io.so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,7 +74,8 @@ static int same_files(const struct files *a, const struct files *b, int names_al
     int same = a->count == b->count;
     for (int i = 0; i < a->count && same; i++)
         same = !strcmp(a->file[i].name, b->file[i].name) &&
-               (names_alone || (a->file[i].size == b->file[i].size && !memcmp(a->file[i].bytes, b->file[i].bytes, a->file[i].size)));
+               (names_alone ||
+                (a->file[i].size == b->file[i].size && !memcmp(a->file[i].bytes, b->file[i].bytes, a->file[i].size)));
     return same;
 }
 
@@ -86,7 +88,8 @@ struct command {
     int appends;                  /* what it could not write may be there in part: the same command goes on */
     int reads;                    /* nothing is written, and so nothing is synced */
     int tells_times;              /* in its file: no two are alike */
-    int reports;                  /* it reads or computes for its report when the file is done: a failure then leaves the file */
+    int reports;                  /* it reads or computes for its report when the file is done: a failure then leaves
+                                     the file */
     char *out;                    /* on stdout when nothing fails, unless it tells times; NULL: any */
 };
 
@@ -114,8 +117,10 @@ static void expect_sentence(const struct command *c, const struct said *s, const
     json_t *j = json_loadb(s->out, s->out_size, JSON_DECODE_ANY, NULL);
     const char *text = json_string_value(json_object_get(j, "error"));
     const char *line = text ? text : s->err;
-    if (s->exit_code != 1 || !*line || (text ? strchr(text, '\n') != NULL : strchr(line, '\n') != line + s->err_size - 1))
-        fail_msg("%s, %s %ld: exit code %d; stdout: %.300s; stderr: %.300s", c->name, how, at, s->exit_code, s->out, s->err);
+    if (s->exit_code != 1 || !*line ||
+        (text ? strchr(text, '\n') != NULL : strchr(line, '\n') != line + s->err_size - 1))
+        fail_msg("%s, %s %ld: exit code %d; stdout: %.300s; stderr: %.300s", c->name, how, at, s->exit_code, s->out,
+                 s->err);
     json_decref(j);
 }
 
@@ -149,15 +154,18 @@ static long fail_each(const struct command *c, const char *how, long step)
         struct files now = read_files();
         int done = s.exit_code == 0;
         if (!has_failed_call() && !done)
-            fail_msg("%s, %s %ld: no call failed, and the exit code is %d: %s%s", c->name, how, at, s.exit_code, s.out, s.err);
+            fail_msg("%s, %s %ld: no call failed, and the exit code is %d: %s%s", c->name, how, at, s.exit_code, s.out,
+                     s.err);
         if (done && (!same_files(&now, &c->after, c->tells_times) || (c->out && strcmp(c->out, s.out))))
-            fail_msg("%s, %s %ld: the exit code is 0, and the files or the output are not those of an undisturbed run: %s%s", c->name, how,
-                     at, s.out, s.err);
+            fail_msg("%s, %s %ld: the exit code is 0, and the files or the output are not those of an undisturbed run: "
+                     "%s%s",
+                     c->name, how, at, s.out, s.err);
         if (!done)
             expect_sentence(c, &s, how, at);
-        if (!done && !c->appends && !same_files(&now, &c->before, 0) && !(c->reports && same_files(&now, &c->after, c->tells_times)))
-            fail_msg("%s, %s %ld: %d files are there and not the %d that were: %s%s", c->name, how, at, now.count, c->before.count, s.out,
-                     s.err);
+        if (!done && !c->appends && !same_files(&now, &c->before, 0) &&
+            !(c->reports && same_files(&now, &c->after, c->tells_times)))
+            fail_msg("%s, %s %ld: %d files are there and not the %d that were: %s%s", c->name, how, at, now.count,
+                     c->before.count, s.out, s.err);
         if (!done && c->appends)
             expect_resumed(c, how, at);
         forget(&s);
@@ -209,57 +217,65 @@ static const char *in(const char *name)
 }
 
 /* Twice: in an empty directory; and over files that are there, with --force. */
-#define CHECK_WRITER(what, least, keeps_out, reads_back, name_of_output, other, ...)                                   \
-    do {                                                                                                               \
-        const char *out_ = in(name_of_output);                                                                         \
-        struct command fresh_ = {.name = what, .reports = reads_back,                                                  \
-                                 .arguments = (const char *const[]){verbatim, __VA_ARGS__, out_, "--json", NULL}};     \
-        check(&fresh_, keeps_out, least);                                                                              \
-        struct said s_ = RUN(__VA_ARGS__, out_, "--force", other);                                                     \
-        expect_code(&s_, 0);                                                                                           \
-        forget(&s_);                                                                                                   \
-        struct command over_ = {.name = what ", over another one", .before = read_files(), .reports = reads_back,      \
-                                .arguments = (const char *const[]){verbatim, __VA_ARGS__, out_, "--json", "--force", NULL}}; \
-        check(&over_, keeps_out, least);                                                                               \
+#define CHECK_WRITER(what, least, keeps_out, reads_back, name_of_output, other, ...) \
+    do { \
+        const char *out_ = in(name_of_output); \
+        struct command fresh_ = {.name = what, .reports = reads_back, \
+                                 .arguments = (const char *const[]){verbatim, __VA_ARGS__, out_, "--json", NULL}}; \
+        check(&fresh_, keeps_out, least); \
+        struct said s_ = RUN(__VA_ARGS__, out_, "--force", other); \
+        expect_code(&s_, 0); \
+        forget(&s_); \
+        struct command over_ = {.name = what ", over another one", .before = read_files(), .reports = reads_back, \
+                                .arguments = (const char *const[]){verbatim, __VA_ARGS__, out_, "--json", "--force", \
+                                                                   NULL}}; \
+        check(&over_, keeps_out, least); \
     } while (0)
 
-TEST(quantize) { CHECK_WRITER("quantize", 40, 1, 0, "q.gguf", "--head-type=f32", "quantize", V3, "--type", "q8_0", "-o"); }
+TEST(quantize)
+{
+    CHECK_WRITER("quantize", 40, 1, 0, "q.gguf", "--head-type=f32", "quantize", V3, "--type", "q8_0", "-o");
+}
 
 TEST(session_save)
 {
-    CHECK_WRITER("session save", 6, 1, 1, "s", "--without-hidden", "session", "save", V3, "--tokens", "5,6,7,70,9,33,17,2", "--draft",
-                 "mtp-eagle", "-o");
+    CHECK_WRITER("session save", 6, 1, 1, "s", "--without-hidden", "session", "save", V3, "--tokens",
+                 "5,6,7,70,9,33,17,2", "--draft", "mtp-eagle", "-o");
 }
 
 TEST(logits)
 {
-    CHECK_WRITER("logits", 6, 1, 0, "l.safetensors", "--precision=bf16", "logits", V3, "--tokens", "5,6,7,70,9,33,17,2", "-o");
+    CHECK_WRITER("logits", 6, 1, 0, "l.safetensors", "--precision=bf16", "logits", V3, "--tokens", "5,6,7,70,9,33,17,2",
+                 "-o");
 }
 
 TEST(dump)
 {
-    CHECK_WRITER("dump", 20, 1, 0, "d.safetensors", "--precision=bf16", "dump", V3, "--tokens", "5,6,7,70,9,33", "--taps",
-                 "*norm.output,*mlp.gate.*", "-o");
-    CHECK_WRITER("dump into a directory", 20, 1, 0, "", "--precision=bf16", "dump", V3, "--tokens", "5,6,7", "--taps", "*norm.output", "-o");
+    CHECK_WRITER("dump", 20, 1, 0, "d.safetensors", "--precision=bf16", "dump", V3, "--tokens", "5,6,7,70,9,33",
+                 "--taps", "*norm.output,*mlp.gate.*", "-o");
+    CHECK_WRITER("dump into a directory", 20, 1, 0, "", "--precision=bf16", "dump", V3, "--tokens", "5,6,7", "--taps",
+                 "*norm.output", "-o");
 }
 
 TEST(trace)
 {
     struct command c = {.name = "trace", .tells_times = 1,
-                        .arguments = (const char *const[]){verbatim, "trace", "golden/tiny/moonlight", "--tokens", "5,6,7", "-n", "2",
-                                                           "--html", in("t.html"), "--json", NULL}};
+                        .arguments = (const char *const[]){verbatim, "trace", "golden/tiny/moonlight", "--tokens",
+                                                           "5,6,7", "-n", "2", "--html", in("t.html"), "--json", NULL}};
     check(&c, 0, 10);
 }
 
 TEST(session_load)
 {
-    struct said s = RUN("session", "save", V3, "--tokens", "5,6,7,70,9,33,17,2", "--draft", "mtp-eagle", "-o", in("s"), "--force");
+    struct said s = RUN("session", "save", V3, "--tokens", "5,6,7,70,9,33,17,2", "--draft", "mtp-eagle", "-o", in("s"),
+                        "--force");
     expect_code(&s, 0);
     forget(&s);
     struct command info = {.name = "session info", .reads = 1, .before = read_files(),
                            .arguments = (const char *const[]){verbatim, "session", "info", in("s"), "--json", NULL}};
     struct command load = {.name = "generate --session", .reads = 1, .before = read_files(),
-                           .arguments = (const char *const[]){verbatim, "generate", V3, "--session", in("s"), "-n", "3", "--json", NULL}};
+                           .arguments = (const char *const[]){verbatim, "generate", V3, "--session", in("s"), "-n", "3",
+                                                              "--json", NULL}};
     check(&info, 1, 3);
     check(&load, 0, 3);
 }
@@ -271,8 +287,10 @@ TEST(prompts)
     struct files empty = {0};
     write_files(&empty);
     write_file(dir, "p", lines, sizeof lines - 1);
-    snprintf(answers, sizeof answers, "%s", in("z")); /* the last of the names: before the file of prompts is there nothing */
-    const char *const arguments[] = {verbatim, "generate", V3, "--prompts", in("p"), "-n", "3", "-o", answers, "--json", NULL};
+    snprintf(answers, sizeof answers, "%s", in("z")); /* the last of the names: before the file of prompts is there
+                                                         nothing */
+    const char *const arguments[] = {verbatim, "generate", V3, "--prompts", in("p"), "-n", "3", "-o", answers, "--json",
+                                     NULL};
     struct command fresh = {.name = "--prompts", .arguments = arguments, .before = read_files(), .appends = 1};
     check(&fresh, 0, 10);
     write_files(&empty);
@@ -288,7 +306,8 @@ TEST(prompts)
     check(&more, 0, 10);
 }
 
-/* The command's own memory, jansson's, and the library's, which test_faults looks at more closely: some of the allocations of each. */
+/* The command's own memory, jansson's, and the library's, which test_faults looks at more closely: some of the
+ * allocations of each. */
 TEST(memory)
 {
     const struct {
@@ -296,11 +315,20 @@ TEST(memory)
         int keeps_out;
     } cases[] = {
         {{"inspect", (const char *const[]){verbatim, "inspect", V3, "--json", NULL}, .reports = 1}, 1},
-        {{"dump", (const char *const[]){verbatim, "dump", V3, "--tokens", "5,6", "--taps", "*norm.output", "-o", in("d.safetensors"), "--threads", "1",
-                                        "--json", NULL}, .reports = 1}, 1},
-        {{"trace", (const char *const[]){verbatim, "trace", V3, "--tokens", "5,6", "-n", "3", "--threads", "1", "--json", NULL}, .reports = 1}, 0},
-        {{"quantize", (const char *const[]){verbatim, "quantize", V3, "--type", "q8_0", "-o", in("q.gguf"), "--threads", "1", "--json", NULL},
-          .reports = 1}, 1},
+        {{"dump",
+          (const char *const[]){verbatim, "dump", V3, "--tokens", "5,6", "--taps", "*norm.output", "-o",
+                                in("d.safetensors"), "--threads", "1", "--json", NULL},
+          .reports = 1},
+         1},
+        {{"trace",
+          (const char *const[]){verbatim, "trace", V3, "--tokens", "5,6", "-n", "3", "--threads", "1", "--json", NULL},
+          .reports = 1},
+         0},
+        {{"quantize",
+          (const char *const[]){verbatim, "quantize", V3, "--type", "q8_0", "-o", in("q.gguf"), "--threads", "1",
+                                "--json", NULL},
+          .reports = 1},
+         1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct command c = cases[i].c;
@@ -313,7 +341,8 @@ TEST(memory)
     }
 }
 
-/* A new file gets its name, an existing one is kept without --force, and no part is left, whatever renames a file system has. */
+/* A new file gets its name, an existing one is kept without --force, and no part is left, whatever renames a file
+ * system has. */
 TEST(file_systems_with_old_renames)
 {
     static const char *const renames[] = {"old", "simple"};
@@ -371,10 +400,14 @@ int main(int argc, char **argv)
 {
     static char path[4096];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(quantize, begin, end),     cmocka_unit_test_setup_teardown(session_save, begin, end),
-        cmocka_unit_test_setup_teardown(logits, begin, end),       cmocka_unit_test_setup_teardown(dump, begin, end),
-        cmocka_unit_test_setup_teardown(trace, begin, end),        cmocka_unit_test_setup_teardown(session_load, begin, end),
-        cmocka_unit_test_setup_teardown(prompts, begin, end),      cmocka_unit_test_setup_teardown(memory, begin, end),
+        cmocka_unit_test_setup_teardown(quantize, begin, end),
+        cmocka_unit_test_setup_teardown(session_save, begin, end),
+        cmocka_unit_test_setup_teardown(logits, begin, end),
+        cmocka_unit_test_setup_teardown(dump, begin, end),
+        cmocka_unit_test_setup_teardown(trace, begin, end),
+        cmocka_unit_test_setup_teardown(session_load, begin, end),
+        cmocka_unit_test_setup_teardown(prompts, begin, end),
+        cmocka_unit_test_setup_teardown(memory, begin, end),
         cmocka_unit_test_setup_teardown(file_systems_with_old_renames, begin, end),
     };
     find_verbatim(argc, argv);

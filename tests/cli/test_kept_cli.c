@@ -1,6 +1,7 @@
-/* tests/cli/test_kept_cli.c -- the options --kept-in and --kept-out. All file formats store the same sets. If the sets that the indexer
- * chose are forced, no byte of the output changes. Sets in a line of --prompts or of `score` have the same effect as --kept-in. Runs the
- * program itself (argv[1], or ../verbatim relative to this program) in the repository's root. */
+/* tests/cli/test_kept_cli.c -- the options --kept-in and --kept-out. All file formats store the same sets. If the sets
+ * that the indexer chose are forced, no byte of the output changes. Sets in a line of --prompts or of `score` have the
+ * same effect as --kept-in. Runs the program itself (argv[1], or ../verbatim relative to this program) in the
+ * repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,18 +38,21 @@ static void chosen(const char *logits, const char *sets)
 static char *npy_of(const char *path, size_t *size, int32_t **numbers)
 {
     char *bytes = bytes_of(path, size);
-    assert_true(*size > NUMBERS * 4 && strstr(bytes + 10, "'descr': '<i4'") && strstr(bytes + 10, "'shape': (16, 4, 8)"));
+    assert_true(*size > NUMBERS * 4 && strstr(bytes + 10, "'descr': '<i4'") &&
+                strstr(bytes + 10, "'shape': (16, 4, 8)"));
     *numbers = (int32_t *)(void *)(bytes + *size - NUMBERS * 4); /* the header is a multiple of 64 */
     return bytes;
 }
 
 TEST(all_formats_hold_the_same_sets)
 {
-    const char *names[] = {"sets.npy", "sets.json", "sets.safetensors"}, *logits = in_dir(0, "logits.safetensors"), *got = in_dir(1, "got.safetensors");
+    const char *names[] = {"sets.npy", "sets.json", "sets.safetensors"}, *logits = in_dir(0, "logits.safetensors"),
+               *got = in_dir(1, "got.safetensors");
     for (int i = 0; i < 3; i++) {
         const char *sets = in_dir(2 + i, names[i]), *again = in_dir(5, "again.npy");
         chosen(logits, sets);
-        done(RUN("logits", GLM5, "--tokens", IDS, "-o", got, "--kept-in", sets, "--kept-out", again, "--force", "--threads", "2", "--prefill-chunk", "3"));
+        done(RUN("logits", GLM5, "--tokens", IDS, "-o", got, "--kept-in", sets, "--kept-out", again, "--force",
+                 "--threads", "2", "--prefill-chunk", "3"));
         expect_equal_files(got, logits);
         expect_equal_files(again, in_dir(2, names[0]));
     }
@@ -58,7 +62,8 @@ TEST(all_formats_hold_the_same_sets)
     for (int32_t t = 0; t < NUM_TOKENS; t++)
         for (int i = 0; i < TOPK; i++) { /* layer 0 chooses if it sees more than TOPK tokens; layer 2 has no indexer */
             int32_t at = n[(t * LAYERS) * TOPK + i];
-            assert_true(t < TOPK ? at == (i <= t ? i : -1) : at >= 0 && at <= t && (!i || at > n[(t * LAYERS) * TOPK + i - 1]));
+            assert_true(t < TOPK ? at == (i <= t ? i : -1)
+                                 : at >= 0 && at <= t && (!i || at > n[(t * LAYERS) * TOPK + i - 1]));
             assert_int_equal(n[(t * LAYERS + 2) * TOPK + i], -1);
         }
     free(bytes);
@@ -79,15 +84,17 @@ static void put_other_sets(const char *from, const char *to)
 TEST(generate_eval_prompts_and_score_take_sets)
 {
     static char lines[6000], list[4000];
-    const char *sets = in_dir(0, "sets.npy"), *other = in_dir(1, "other.npy"), *got = in_dir(2, "got.npy"), *prompts = in_dir(3, "prompts.jsonl");
+    const char *sets = in_dir(0, "sets.npy"), *other = in_dir(1, "other.npy"), *got = in_dir(2, "got.npy"),
+               *prompts = in_dir(3, "prompts.jsonl");
     const char *answers = in_dir(4, "answers.jsonl"), *both = in_dir(5, "routes.npy");
     chosen(in_dir(6, "logits.safetensors"), sets);
     put_other_sets(sets, other);
     json_t *plain = JSON("generate", GLM5, "--tokens", IDS, "-n", "9", "--ignore-eos", "--routes-out", both);
-    json_t *same = JSON("generate", GLM5, "--tokens", IDS, "-n", "9", "--ignore-eos", "--kept-in", sets, "--routes-in", both);
+    json_t *same = JSON("generate", GLM5, "--tokens", IDS, "-n", "9", "--ignore-eos", "--kept-in", sets, "--routes-in",
+                        both);
     json_t *forced = JSON("generate", GLM5, "--tokens", IDS, "-n", "9", "--ignore-eos", "--kept-in", other);
-    json_t *drafts = JSON("generate", GLM5, "--tokens", IDS, "-n", "9", "--ignore-eos", "--kept-in", other, "--draft", "mtp-eagle", "--draft-tokens",
-                          "3", "--draft-topk", "2", "--kept-out", got);
+    json_t *drafts = JSON("generate", GLM5, "--tokens", IDS, "-n", "9", "--ignore-eos", "--kept-in", other, "--draft",
+                          "mtp-eagle", "--draft-tokens", "3", "--draft-topk", "2", "--kept-out", got);
     expect_same(plain, same, "fingerprint", "the indexer's own sets, and the router's own experts");
     expect_same(forced, drafts, "fingerprint", "drafts");
     assert_string_not_equal(string(plain, "fingerprint"), string(forced, "fingerprint"));
@@ -99,9 +106,18 @@ TEST(generate_eval_prompts_and_score_take_sets)
     for (size_t t = 0; t < NUM_TOKENS; t++)
         for (size_t l = 0; l < LAYERS; l++)
             for (size_t i = 0; l != 2 && l != 3 && i < TOPK; i++)
-                to += sprintf(to, "%s%d%s", i ? "," : l ? "],[" : t ? "]],[[" : "[[[", n[(t * LAYERS + l) * TOPK + i], t + 1 == NUM_TOKENS && l == 1 && i + 1 == TOPK ? "]]]" : "");
+                to += sprintf(to, "%s%d%s",
+                              i ? ","
+                              : l ? "],["
+                              : t ? "]],[["
+                              : "[[[",
+                              n[(t * LAYERS + l) * TOPK + i],
+                              t + 1 == NUM_TOKENS && l == 1 && i + 1 == TOPK ? "]]]" : "");
     free(bytes);
-    snprintf(lines, sizeof lines, "{\"tokens\": [" IDS "], \"kept_in\": \"%s\"}\n{\"tokens\": [" IDS "], \"indexer_topk\": %s}\n{\"tokens\": [" IDS "]}\n", other, list);
+    snprintf(lines, sizeof lines,
+             "{\"tokens\": [" IDS "], \"kept_in\": \"%s\"}\n{\"tokens\": [" IDS
+             "], \"indexer_topk\": %s}\n{\"tokens\": [" IDS "]}\n",
+             other, list);
     put(prompts, lines, strlen(lines));
     done(RUN("generate", GLM5, "--prompts", prompts, "-o", answers, "-n", "9", "--ignore-eos"));
     char *text = bytes_of(answers, &size);
@@ -143,20 +159,27 @@ TEST(sets_that_do_not_fit_are_refused)
     const char *path = in_dir(0, "sets.json"), *out = in_dir(1, "logits.safetensors");
     static const struct {
         const char *text, *why;
-    } bad[] = {{"{\"indexer_topk\": [[[0]]]}", "the kept sets have the shape [1, 1, 1], wanted 4 layers and index_topk = 8"},
-               {"{\"routed_experts\": [[[0]]]}", "it has no key indexer_topk"},
-               {"{\"indexer_topk\": 3}", "indexer_topk is neither an array nor a text"},
-               {"{\"meta_info\": {\"indexer_topk\": \"AAAA\"}}", "indexer_topk has 3 bytes, wanted int32 [tokens, 4, 8]"},
-               {"{\"indexer_topk\": [[[0,-1,-1,-1,-1,-1,-1,-1],[0,-1,-1,-1,-1,-1,-1,-1]],[[0,-1,-1,-1,-1,-1,-1,-1],[0,1,-1,-1,-1,-1,-1,-1]]]}",
-                "the kept set of token 1 in layer 0 has 1 numbers and then -1, wanted 2"}};
+    } bad[] =
+        {{"{\"indexer_topk\": [[[0]]]}", "the kept sets have the shape [1, 1, 1], wanted 4 layers and index_topk = 8"},
+         {"{\"routed_experts\": [[[0]]]}", "it has no key indexer_topk"},
+         {"{\"indexer_topk\": 3}", "indexer_topk is neither an array nor a text"},
+         {"{\"meta_info\": {\"indexer_topk\": \"AAAA\"}}", "indexer_topk has 3 bytes, wanted int32 [tokens, 4, 8]"},
+         {"{\"indexer_topk\": "
+          "[[[0,-1,-1,-1,-1,-1,-1,-1],[0,-1,-1,-1,-1,-1,-1,-1]],[[0,-1,-1,-1,-1,-1,-1,-1],[0,1,-1,-1,-1,-1,-1,-1]]]}",
+          "the kept set of token 1 in layer 0 has 1 numbers and then -1, wanted 2"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put(path, bad[i].text, strlen(bad[i].text));
-        expect_failure(RUN("logits", GLM5, "--tokens", "5,6", "-o", out, "--kept-in", path), i == 4 ? 2 : 1, bad[i].why);
+        expect_failure(RUN("logits", GLM5, "--tokens", "5,6", "-o", out, "--kept-in", path), i == 4 ? 2 : 1,
+                       bad[i].why);
     }
-    expect_failure(RUN("logits", GLM5, "--tokens", "5,6,7,8", "-o", out, "--kept-in", path), 1, "it has kept sets of 2 tokens, the text has 4");
-    expect_failure(RUN("logits", V3, "--tokens", "5,6", "-o", out, "--kept-in", path), 1, "there are kept sets, but the model has no indexer");
-    expect_failure(RUN("logits", V3, "--tokens", "5,6", "-o", out, "--kept-out", in_dir(2, "s.npy")), 2, "kept sets cannot be recorded: the model has no indexer");
-    expect_failure(RUN("logits", GLM5, "--tokens", "5,6", "-o", out, "--kept-out", "s.txt"), 2, "--kept-out is s.txt, wanted a name that ends in");
+    expect_failure(RUN("logits", GLM5, "--tokens", "5,6,7,8", "-o", out, "--kept-in", path), 1,
+                   "it has kept sets of 2 tokens, the text has 4");
+    expect_failure(RUN("logits", V3, "--tokens", "5,6", "-o", out, "--kept-in", path), 1,
+                   "there are kept sets, but the model has no indexer");
+    expect_failure(RUN("logits", V3, "--tokens", "5,6", "-o", out, "--kept-out", in_dir(2, "s.npy")), 2,
+                   "kept sets cannot be recorded: the model has no indexer");
+    expect_failure(RUN("logits", GLM5, "--tokens", "5,6", "-o", out, "--kept-out", "s.txt"), 2,
+                   "--kept-out is s.txt, wanted a name that ends in");
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,5 @@
-/* tests/cli/test_meaning.c -- reasoning, content and tool calls in the text of a chat answer (tools/serve/meaning.h). */
+/* tests/cli/test_meaning.c -- reasoning, content and tool calls in the text of a chat answer
+ * (tools/serve/meaning.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,13 +25,14 @@
 #define DSML "｜DSML｜"
 #define DSML_CALLS(calls) "<" DSML "function_calls>\n" calls "</" DSML "function_calls>"
 #define V32(name, parameters) "<" DSML "invoke name=\"" name "\">\n" parameters "</" DSML "invoke>\n"
-#define V32_ARG(key, kind, value) "<" DSML "parameter name=\"" key "\" string=\"" kind "\">" value "</" DSML "parameter>\n"
+#define V32_ARG(key, kind, value) \
+    "<" DSML "parameter name=\"" key "\" string=\"" kind "\">" value "</" DSML "parameter>\n"
 #define GLM_ARG(key, value) "<arg_key>" key "</arg_key><arg_value>" value "</arg_value>"
 
 static const char tools_text[] =
-    "[{\"type\": \"function\", \"function\": {\"name\": \"find\", \"parameters\": {\"type\": \"object\", \"properties\": {"
-    "\"text\": {\"type\": \"string\"}, \"count\": {\"type\": \"integer\"}, \"any\": {\"type\": [\"string\", \"null\"]}, \"none\": true}}}},"
-    " {\"type\": \"function\", \"function\": {\"name\": \"bare\"}}]";
+    "[{\"type\": \"function\", \"function\": {\"name\": \"find\", \"parameters\": {\"type\": \"object\", "
+    "\"properties\": {\"text\": {\"type\": \"string\"}, \"count\": {\"type\": \"integer\"}, \"any\": {\"type\": "
+    "[\"string\", \"null\"]}, \"none\": true}}}}, {\"type\": \"function\", \"function\": {\"name\": \"bare\"}}]";
 static json_t *tools;
 
 struct meaning_case {
@@ -63,39 +65,57 @@ static const struct meaning_case recorded[] = {
     /* DeepSeek-V3 and R1 */
     {MEANING_DEEPSEEK_V3, NO, "I look.\n" CALLS V3("find", "{\"text\": \"a\\\"b\", \"count\": 2}") END_CALLS,
      "¦CI look.¦Tfind {\"text\": \"a\\\"b\", \"count\": 2}"},
-    {MEANING_DEEPSEEK_V3, MAY, "<think>\nwhich?\n</think>\n\n" CALLS V3("find", "{}") "\n" V3("other.tool-2", "{\n  \"a\": [1, {}]\n}") END_CALLS "\n",
+    {MEANING_DEEPSEEK_V3, MAY,
+     "<think>\nwhich?\n</think>\n\n" CALLS V3("find", "{}") "\n" V3("other.tool-2", "{\n  \"a\": [1, {}]\n}") END_CALLS
+     "\n",
      "¦Rwhich?¦Tfind {}¦Tother.tool-2 {\n  \"a\": [1, {}]\n}"},
     {MEANING_DEEPSEEK_V3, IN, "no " CALLS V3("find", "{}") END_CALLS "</think>" CALLS V3("find", "{}") END_CALLS,
      "¦Rno " CALLS V3("find", "{}") END_CALLS "¦Tfind {}"},
     {MEANING_DEEPSEEK_V3, NO, CALLS V3("find", "{\"text\": \"```<｜tool▁call▁end｜>\"}") END_CALLS " and more",
      "¦Tfind {\"text\": \"```<｜tool▁call▁end｜>\"}¦Cand more"},
     /* DeepSeek-V3.1 */
-    {MEANING_DEEPSEEK_V31, NO, CALLS V31("find", "{\"text\": \"<think>}\"}") V31("bare", " {} \n") END_CALLS, "¦Tfind {\"text\": \"<think>}\"}¦Tbare {}"},
+    {MEANING_DEEPSEEK_V31, NO, CALLS V31("find", "{\"text\": \"<think>}\"}") V31("bare", " {} \n") END_CALLS,
+     "¦Tfind {\"text\": \"<think>}\"}¦Tbare {}"},
     {MEANING_DEEPSEEK_V31, IN, "I call.</think>" CALLS V31("find", "{\"k\": 1.50, \"a\": \"\\u00e9\"}") END_CALLS,
      "¦RI call.¦Tfind {\"k\": 1.50, \"a\": \"\\u00e9\"}"},
-    {MEANING_DEEPSEEK_V31, NO, "a" CALLS V31("f", "{}") END_CALLS "b" CALLS V31("g", "{}") END_CALLS "c", "¦Ca¦Tf {}¦Cb¦Tg {}¦Cc"},
+    {MEANING_DEEPSEEK_V31, NO, "a" CALLS V31("f", "{}") END_CALLS "b" CALLS V31("g", "{}") END_CALLS "c",
+     "¦Ca¦Tf {}¦Cb¦Tg {}¦Cc"},
     {MEANING_DEEPSEEK_V31, NO, CALLS V31("f", "{}"), "¦Tf {}"},
     {MEANING_DEEPSEEK_V31, NO, CALLS V31("f", "{\"quote\": \"\\\\\"}") END_CALLS, "¦Tf {\"quote\": \"\\\\\"}"},
     /* Kimi-K2 */
-    {MEANING_KIMI_K2, NO, "Let me see. " KIMI_CALLS KIMI("functions.get_weather:0", "{\"city\": \"北京\"}") KIMI("functions.find:1", "{}") KIMI_END,
+    {MEANING_KIMI_K2, NO,
+     "Let me see. " KIMI_CALLS KIMI("functions.get_weather:0", "{\"city\": \"北京\"}") KIMI("functions.find:1", "{}")
+         KIMI_END,
      "¦CLet me see.¦Tget_weather {\"city\": \"北京\"}¦Tfind {}"},
-    {MEANING_KIMI_K2, MAY, "<think>I must know.</think>" KIMI_CALLS " " KIMI(" functions.a.b:12 ", "{}") KIMI_END, "¦RI must know.¦Ta.b {}"},
-    {MEANING_KIMI_K2, MAY, "<think>I must know." KIMI_CALLS KIMI("functions.find:0", "{}") KIMI_END "done", "¦RI must know.¦Tfind {}¦Cdone"},
+    {MEANING_KIMI_K2, MAY, "<think>I must know.</think>" KIMI_CALLS " " KIMI(" functions.a.b:12 ", "{}") KIMI_END,
+     "¦RI must know.¦Ta.b {}"},
+    {MEANING_KIMI_K2, MAY, "<think>I must know." KIMI_CALLS KIMI("functions.find:0", "{}") KIMI_END "done",
+     "¦RI must know.¦Tfind {}¦Cdone"},
     {MEANING_KIMI_K2, NO, KIMI_CALLS KIMI("find", "{}") KIMI("x:3", "{}") KIMI_END, "¦Tfind {}¦Tx {}"},
     /* DeepSeek-V3.2 */
-    {MEANING_DEEPSEEK_V32, IN, "Hm.</think>I look.\n\n" DSML_CALLS(V32("find", V32_ARG("text", "true", " a \"<b>\"\n") V32_ARG("count", "false", "3")) V32("bare", "")),
+    {MEANING_DEEPSEEK_V32, IN,
+     "Hm.</think>I look.\n\n" DSML_CALLS(V32("find", V32_ARG("text", "true", " a \"<b>\"\n")
+                                                         V32_ARG("count", "false", "3")) V32("bare", "")),
      "¦RHm.¦CI look.¦Tfind {\"text\": \" a \\\"<b>\\\"\\n\", \"count\": 3}¦Tbare {}"},
-    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "false", " [1, {\"k\": null}] ") V32_ARG("b", "true", "12") V32_ARG("", "true", "") V32_ARG("c", "true", "x\" string=\"false\">1"))) "\n",
+    {MEANING_DEEPSEEK_V32, NO,
+     DSML_CALLS(V32("f", V32_ARG("a", "false", " [1, {\"k\": null}] ") V32_ARG("b", "true", "12")
+                             V32_ARG("", "true", "") V32_ARG("c", "true", "x\" string=\"false\">1"))) "\n",
      "¦Tf {\"a\": [1, {\"k\": null}], \"b\": \"12\", \"\": \"\", \"c\": \"x\\\" string=\\\"false\\\">1\"}"},
-    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "true", "</think></" DSML "param"))), "¦Tf {\"a\": \"</think></" DSML "param\"}"},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "true", "</think></" DSML "param"))),
+     "¦Tf {\"a\": \"</think></" DSML "param\"}"},
     /* GLM */
     {MEANING_GLM, IN, "Hm.\n</think>Yes.\n" GLM("find", GLM_ARG("text", " a <b> \"c\"\n") GLM_ARG("count", "3")),
      "¦RHm.¦CYes.¦Tfind {\"text\": \" a <b> \\\"c\\\"\\n\", \"count\": 3}"},
-    {MEANING_GLM, NO, "\n<tool_call>find\n<arg_key>text</arg_key>\n<arg_value>12</arg_value>\n<arg_key>count</arg_key>\n<arg_value> 12 </arg_value>\n</tool_call>\n"
-     GLM("bare", "") "\n", "¦Tfind {\"text\": \"12\", \"count\": 12}¦Tbare {}"},
-    {MEANING_GLM, NO, GLM("find", GLM_ARG("any", "null") GLM_ARG("none", "{\"a\": [1.5, true]}") GLM_ARG("new", "\"q\"") GLM_ARG("x", "12 monkeys")),
+    {MEANING_GLM, NO,
+     "\n<tool_call>find\n<arg_key>text</arg_key>\n<arg_value>12</arg_value>\n<arg_key>count</arg_key>\n<arg_value> 12 "
+     "</arg_value>\n</tool_call>\n" GLM("bare", "") "\n",
+     "¦Tfind {\"text\": \"12\", \"count\": 12}¦Tbare {}"},
+    {MEANING_GLM, NO,
+     GLM("find", GLM_ARG("any", "null") GLM_ARG("none", "{\"a\": [1.5, true]}") GLM_ARG("new", "\"q\"")
+                     GLM_ARG("x", "12 monkeys")),
      "¦Tfind {\"any\": null, \"none\": {\"a\": [1.5, true]}, \"new\": \"q\", \"x\": \"12 monkeys\"}"},
-    {MEANING_GLM, NO, GLM("unknown", GLM_ARG("a", "") GLM_ARG(" b ", "<think></think></arg_valu")), "¦Tunknown {\"a\": \"\", \"b\": \"<think></think></arg_valu\"}"},
+    {MEANING_GLM, NO, GLM("unknown", GLM_ARG("a", "") GLM_ARG(" b ", "<think></think></arg_valu")),
+     "¦Tunknown {\"a\": \"\", \"b\": \"<think></think></arg_valu\"}"},
 };
 
 /* What no template writes: it stays content. NULL: all of it, as it is. */
@@ -121,15 +141,19 @@ static const struct meaning_case malformed[] = {
     {MEANING_DEEPSEEK_V31, NO, CALLS "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁e", NULL},
     {MEANING_DEEPSEEK_V31, NO, CALLS "<｜tool▁call", NULL},
     {MEANING_DEEPSEEK_V31, MAY, CALLS "<｜tool▁call▁begin｜></think>", NULL},
-    {MEANING_DEEPSEEK_V31, NO, "x" CALLS V31("f", "{]}") V31("g", "{}") END_CALLS "y", "¦Cx" CALLS V31("f", "{]}") "¦Tg {}¦C" END_CALLS "y"},
-    {MEANING_DEEPSEEK_V31, NO, CALLS V31("f", "{}") " and " V31("g", "{}") END_CALLS, "¦Tf {}¦Cand " V31("g", "{}") END_CALLS},
-    {MEANING_DEEPSEEK_V31, NO, CALLS "<｜tool▁call▁begin｜>x" CALLS V31("f", "{}") END_CALLS, "¦C" CALLS "<｜tool▁call▁begin｜>x¦Tf {}"},
+    {MEANING_DEEPSEEK_V31, NO, "x" CALLS V31("f", "{]}") V31("g", "{}") END_CALLS "y",
+     "¦Cx" CALLS V31("f", "{]}") "¦Tg {}¦C" END_CALLS "y"},
+    {MEANING_DEEPSEEK_V31, NO, CALLS V31("f", "{}") " and " V31("g", "{}") END_CALLS,
+     "¦Tf {}¦Cand " V31("g", "{}") END_CALLS},
+    {MEANING_DEEPSEEK_V31, NO, CALLS "<｜tool▁call▁begin｜>x" CALLS V31("f", "{}") END_CALLS,
+     "¦C" CALLS "<｜tool▁call▁begin｜>x¦Tf {}"},
     {MEANING_DEEPSEEK_V31, NO, CALLS CALLS V31("f", "{}") END_CALLS, "¦C" CALLS "¦Tf {}"},
     {MEANING_KIMI_K2, NO, KIMI_CALLS KIMI("functions.:0", "{}") KIMI_END, NULL},
     {MEANING_KIMI_K2, NO, KIMI_CALLS KIMI(":0", "{}") KIMI_END, NULL},
     {MEANING_KIMI_K2, NO, KIMI_CALLS KIMI("", "{}") KIMI_END, NULL},
     {MEANING_KIMI_K2, NO, KIMI_CALLS "<|tool_call_begin|>f<|tool_call_end|>" KIMI_END, NULL},
-    {MEANING_KIMI_K2, IN, "thought " KIMI_CALLS KIMI("f", "no") KIMI_END "</think>ok", "¦Rthought " KIMI_CALLS KIMI("f", "no") KIMI_END "¦Cok"},
+    {MEANING_KIMI_K2, IN, "thought " KIMI_CALLS KIMI("f", "no") KIMI_END "</think>ok",
+     "¦Rthought " KIMI_CALLS KIMI("f", "no") KIMI_END "¦Cok"},
     {MEANING_KIMI_K2, IN, "thought " KIMI_CALLS "</think>ok", "¦Rthought " KIMI_CALLS "¦Cok"},
     {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "false", "b"))), NULL},
     {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "maybe", "1"))), NULL},
@@ -137,7 +161,9 @@ static const struct meaning_case malformed[] = {
     {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f\" x=\"", "")), NULL},
     {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", "x")), NULL},
     {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "true", "<" DSML "invoke name=\""))), NULL},
-    {MEANING_DEEPSEEK_V32, NO, "<" DSML "function_calls>\n<" DSML "invoke name=\"f\">\n<" DSML "parameter name=\"a\" string=\"true\">never ends", NULL},
+    {MEANING_DEEPSEEK_V32, NO,
+     "<" DSML "function_calls>\n<" DSML "invoke name=\"f\">\n<" DSML "parameter name=\"a\" string=\"true\">never ends",
+     NULL},
     {MEANING_GLM, NO, "a\n<tool_call></tool_call>", NULL},
     {MEANING_GLM, NO, "<tool_call>f<arg_key>a</arg_key></tool_call>", NULL},
     {MEANING_GLM, NO, "<tool_call>f<arg_key>a</arg_key>x<arg_value>1</arg_value></tool_call>", NULL},
@@ -146,24 +172,28 @@ static const struct meaning_case malformed[] = {
     {MEANING_GLM, NO, "<tool_call>f g" GLM_ARG("a", "1") "</tool_call>", NULL},
     {MEANING_GLM, NO, "<tool_call>f<arg_key>a</arg_key><arg_value>never ends", NULL},
     {MEANING_GLM, NO, "</tool_call></arg_key><arg_value>", NULL},
-    {MEANING_GLM, NO, "<tool_call>f<arg_key>a</arg_key><arg_value>1" GLM("g", ""), "¦C<tool_call>f<arg_key>a</arg_key><arg_value>1¦Tg {}"},
+    {MEANING_GLM, NO, "<tool_call>f<arg_key>a</arg_key><arg_value>1" GLM("g", ""),
+     "¦C<tool_call>f<arg_key>a</arg_key><arg_value>1¦Tg {}"},
     {MEANING_GLM, NO, "<tool_call><tool_call>g</tool_call>", "¦C<tool_call>¦Tg {}"},
     {MEANING_GLM, NO, "<tool_call <tool_call>g</tool_call><", "¦C<tool_call¦Tg {}¦C<"},
 };
 
 static struct meaning_options options_of(const struct meaning_case *c)
 {
-    return (struct meaning_options){.kind = {c->calls, 1}, .start = c->start, .parse_calls = 1, .tools = tools, .salt = 7};
+    return (struct meaning_options){.kind = {c->calls, 1}, .start = c->start, .parse_calls = 1, .tools = tools,
+                                    .salt = 7};
 }
 
-static void check(const struct meaning_options *o, const char *text, size_t size, size_t a, size_t b, size_t step, const char *wanted)
+static void check(const struct meaning_options *o, const char *text, size_t size, size_t a, size_t b, size_t step,
+                  const char *wanted)
 {
     struct meaning_said said = {0};
     int rc = meaning_of(&said, o, text, size, a, b, step);
     writer_bytes(&said.text, "", 1);
     const char *got = said.text.text;
     if (rc || strcmp(got, wanted))
-        fail_msg("cut at %zu and %zu, or every %zu: %d\n%s\nis read as\n%s\nwanted\n%s", a, b, step, rc, text, got, wanted);
+        fail_msg("cut at %zu and %zu, or every %zu: %d\n%s\nis read as\n%s\nwanted\n%s", a, b, step, rc, text, got,
+                 wanted);
     writer_close(&said.text);
 }
 
@@ -199,9 +229,58 @@ TEST(malformed_calls_stay_content)
 TEST(arguments_are_json)
 {
     static const char *const values[] = {
-        "0", "-0", "01", "-", "1.", ".5", "1.5", "1.5e", "1.5e+", "1.5E-07", "-12", "+1", "1 2", "0x1", "true", "truth", "tru", "null", "nulll", "None", "\"\"",
-        "\"a", "\"\\n\"", "\"\\x\"", "\"\\u00e9\"", "\"\\u00g9\"", "\"\\u00\"", "\"\t\"", "'a'", "[]", "[1]", "[1,]", "[,1]", "[1 2]", "[1", "1]",
-        "[ 1 , [ ] , { } ]", "{}", "{\"b\"}", "{\"b\":}", "{\"b\" : [1]}", "{\"b\":1,}", "{b:1}", "{1:1}", "{,}", "[}", "{]", "{\"b\":1]", "", ",", ":", "\"\xc3\xa9\""};
+                                         "0",
+                                         "-0",
+                                         "01",
+                                         "-",
+                                         "1.",
+                                         ".5",
+                                         "1.5",
+                                         "1.5e",
+                                         "1.5e+",
+                                         "1.5E-07",
+                                         "-12",
+                                         "+1",
+                                         "1 2",
+                                         "0x1",
+                                         "true",
+                                         "truth",
+                                         "tru",
+                                         "null",
+                                         "nulll",
+                                         "None",
+                                         "\"\"",
+                                         "\"a",
+                                         "\"\\n\"",
+                                         "\"\\x\"",
+                                         "\"\\u00e9\"",
+                                         "\"\\u00g9\"",
+                                         "\"\\u00\"",
+                                         "\"\t\"",
+                                         "'a'",
+                                         "[]",
+                                         "[1]",
+                                         "[1,]",
+                                         "[,1]",
+                                         "[1 2]",
+                                         "[1",
+                                         "1]",
+                                         "[ 1 , [ ] , { } ]",
+                                         "{}",
+                                         "{\"b\"}",
+                                         "{\"b\":}",
+                                         "{\"b\" : [1]}",
+                                         "{\"b\":1,}",
+                                         "{b:1}",
+                                         "{1:1}",
+                                         "{,}",
+                                         "[}",
+                                         "{]",
+                                         "{\"b\":1]",
+                                         "",
+                                         ",",
+                                         ":",
+                                         "\"\xc3\xa9\""};
     struct meaning_options o = options_of(&(struct meaning_case){.calls = MEANING_DEEPSEEK_V31, .start = NO});
     char deep[2][600] = {"", ""};
     for (size_t n = 0; n < 2; n++) { /* in the arguments, as many as may be open, and one more */
@@ -249,7 +328,8 @@ TEST(nothing_is_parsed_unless_it_is_asked_for)
 
 TEST(ids_are_those_of_kimi_or_from_the_salt)
 {
-    static const char kimi[] = KIMI_CALLS KIMI("functions.f:3", "{}") KIMI("functions.g:3", "{}") KIMI("functions.g:4", "{}") KIMI("h", "{}") KIMI_END;
+    static const char kimi[] = KIMI_CALLS KIMI("functions.f:3", "{}") KIMI("functions.g:3", "{}")
+        KIMI("functions.g:4", "{}") KIMI("h", "{}") KIMI_END;
     struct meaning_said said = {.has_ids = 1}, again = {.has_ids = 1}, other = {.has_ids = 1};
     struct meaning_options o = options_of(&(struct meaning_case){.calls = MEANING_KIMI_K2, .start = NO});
     assert_int_equal(meaning_of(&said, &o, kimi, sizeof kimi - 1, 0, 0, 1), 0);
@@ -281,8 +361,10 @@ TEST(further_calls_are_left_out)
 TEST(valid_calls_are_said_piece_by_piece)
 {
     static const struct meaning_case cases[] = {
-        {MEANING_DEEPSEEK_V3, NO, CALLS V3("find", "{\"text\": \"a}\\\"b\", \"count\": 2}") "\n" V3("f", "{}") END_CALLS, NULL},
-        {MEANING_DEEPSEEK_V31, NO, CALLS V31("find", "{\"text\": \"<｜tool▁call▁end｜>\", \"count\": 2}") END_CALLS, NULL},
+        {MEANING_DEEPSEEK_V3, NO,
+         CALLS V3("find", "{\"text\": \"a}\\\"b\", \"count\": 2}") "\n" V3("f", "{}") END_CALLS, NULL},
+        {MEANING_DEEPSEEK_V31, NO, CALLS V31("find", "{\"text\": \"<｜tool▁call▁end｜>\", \"count\": 2}") END_CALLS,
+         NULL},
         {MEANING_KIMI_K2, NO, KIMI_CALLS KIMI("functions.find:0", "{\"a\": [{}, {\"b\": 1}]} \n") KIMI_END, NULL},
         {MEANING_GLM, NO, GLM("find", GLM_ARG("text", "a") GLM_ARG("count", "2") GLM_ARG("any", "[]")), NULL},
     };
@@ -311,13 +393,16 @@ TEST(valid_calls_are_said_piece_by_piece)
     assert_int_equal(meaning_of(&one, &o, whole, sizeof whole - 1, 0, 0, 1), 0);
     assert_int_equal(meaning_of(&other, &o, cut, sizeof cut - 1, 0, 0, 1), 0);
     if (one.is_cut || !other.is_cut)
-        fail_msg("a whole call counts as %s, a cut one as %s", one.is_cut ? "cut" : "whole", other.is_cut ? "cut" : "whole");
+        fail_msg("a whole call counts as %s, a cut one as %s", one.is_cut ? "cut" : "whole",
+                 other.is_cut ? "cut" : "whole");
     writer_close(&one.text);
     writer_close(&other.text);
-    static const char thought[] = "a" KIMI_CALLS KIMI("f:0", "{]") "b</think>" KIMI_CALLS KIMI("functions.f:0", "{}") KIMI_END;
+    static const char thought[] = "a" KIMI_CALLS KIMI("f:0", "{]") "b</think>" KIMI_CALLS KIMI("functions.f:0", "{}")
+        KIMI_END;
     o = options_of(&(struct meaning_case){.calls = MEANING_KIMI_K2, .start = IN});
     o.valid = 1;
-    check(&o, thought, sizeof thought - 1, 0, 0, 1, "¦Ra" KIMI_CALLS KIMI("f:0", "{]") "b¦Tf {}"); /* the mask begins behind the reasoning */
+    /* the mask begins behind the reasoning */
+    check(&o, thought, sizeof thought - 1, 0, 0, 1, "¦Ra" KIMI_CALLS KIMI("f:0", "{]") "b¦Tf {}");
 }
 
 /* ---- formats ---- */
@@ -369,7 +454,8 @@ TEST(the_format_follows_from_the_template)
         }
         meaning_of_template(text, &kind);
         if (kind.calls != files[i].calls || kind.thinks != files[i].thinks)
-            fail_msg("%s: %d and %d, wanted %d and %d", files[i].file, kind.calls, kind.thinks, files[i].calls, files[i].thinks);
+            fail_msg("%s: %d and %d, wanted %d and %d", files[i].file, kind.calls, kind.thinks, files[i].calls,
+                     files[i].thinks);
         free(text);
     }
     meaning_of_template(NULL, &kind);
@@ -381,8 +467,9 @@ TEST(the_prompt_shows_how_the_answer_begins)
     static const struct {
         const char *prompt;
         enum meaning_start start;
-    } prompts[] = {{"<｜Assistant｜><think>", IN}, {"<｜Assistant｜><think>\n", IN}, {"<｜Assistant｜><think></think>", NO}, {"<|assistant|></think>", NO},
-                   {"<think>\n</think>\n\n", NO}, {"<｜Assistant｜>", MAY}, {"<think>a</think>b<｜Assistant｜>", MAY}, {"", MAY}, {" think>", MAY}};
+    } prompts[] = {{"<｜Assistant｜><think>", IN}, {"<｜Assistant｜><think>\n", IN},
+                   {"<｜Assistant｜><think></think>", NO}, {"<|assistant|></think>", NO}, {"<think>\n</think>\n\n", NO},
+                   {"<｜Assistant｜>", MAY}, {"<think>a</think>b<｜Assistant｜>", MAY}, {"", MAY}, {" think>", MAY}};
     struct meaning_kind thinks = {MEANING_GLM, 1}, does_not = {MEANING_GLM, 0};
     for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
         assert_int_equal(meaning_start_of(&thinks, prompts[i].prompt, strlen(prompts[i].prompt)), prompts[i].start);

@@ -1,6 +1,7 @@
-/* tests/cli/test_prompts.c -- `generate --prompts`: each answer is the one that its prompt has alone, whatever ran beside it; what was
- * answered when a run was ended, in whatever way, is kept and not computed again. What is refused is in test_prompts_errors.c.
- * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_prompts.c -- `generate --prompts`: each answer is the one that its prompt has alone, whatever ran
+ * beside it; what was answered when a run was ended, in whatever way, is kept and not computed again. What is refused
+ * is in test_prompts_errors.c. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's
+ * root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,8 @@
 
 static void expect_same(const json_t *a, const json_t *b, const char *what)
 {
-    static const char *const keys[] = {"prompt_tokens", "tokens", "text", "finish_reason", "stop_string", "fingerprint"};
+    static const char *const keys[] = {"prompt_tokens", "tokens", "text", "finish_reason", "stop_string",
+                                       "fingerprint"};
     if (!a || !b)
         fail_msg("%s: there is no answer", what);
     for (size_t i = 0; i < COUNT(keys); i++)
@@ -23,7 +25,7 @@ static void expect_same(const json_t *a, const json_t *b, const char *what)
             fail_msg("%s: %s differs: %s and %s", what, keys[i], json_dumps(a, 0), json_dumps(b, 0));
 }
 
-/* ---- the promise --------------------------------------------------------------------------------------------------- */
+/* ---- the promise ------------------------------------------------------------------------------------------------- */
 
 /* A line of the file, and what generate is told for the same. */
 static const struct pair {
@@ -35,14 +37,19 @@ static const struct pair {
     {"{\"tokens\": [5, 6, 7, 8, 9, 10], \"max_tokens\": 70}", {"--tokens", "5,6,7,8,9,10", "-n", "70"}},
     {"{\"prompt\": \"The King\", \"temperature\": 1.2, \"top_k\": 20, \"top_p\": 0.9, \"min_p\": 0.02}",
      {"--prompt", "The King", "--temperature", "1.2", "--top-k", "20", "--top-p=0.9", "--min-p=0.02"}},
-    {"{\"prompt\": \"Once upon a time\", \"stop\": [\"gambl\", \"x y z\"]}", {"--prompt", "Once upon a time", "--stop", "gambl", "--stop", "x y z"}},
+    {"{\"prompt\": \"Once upon a time\", \"stop\": [\"gambl\", \"x y z\"]}",
+     {"--prompt", "Once upon a time", "--stop", "gambl", "--stop", "x y z"}},
     {"{\"prompt\": \"And then\", \"repetition_penalty\": 1.3, \"presence_penalty\": 0.5, \"frequency_penalty\": 0.25}",
-     {"--prompt", "And then", "--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--frequency-penalty", "0.25"}},
-    {"{\"prompt\": \"Once upon a time there was a poor\", \"draft\": \"ngram\", \"draft_tokens\": 5}", {"--prompt", "Once upon a time there was a poor"}},
+     {"--prompt", "And then", "--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--frequency-penalty",
+      "0.25"}},
+    {"{\"prompt\": \"Once upon a time there was a poor\", \"draft\": \"ngram\", \"draft_tokens\": 5}",
+     {"--prompt", "Once upon a time there was a poor"}},
     {"{\"prompt\": \"Now\", \"max_tokens\": 0}", {"--prompt", "Now", "-n", "0"}},
     {"{\"prompt\": \"Once upon a time\", \"draft\": \"none\", \"max_tokens\": null}", {"--prompt", "Once upon a time"}},
-    {"{\"prompt\": \"The wolf\", \"draft_tokens\": 0, \"temperature\": 0.5}", {"--prompt", "The wolf", "--temperature", "0.5"}},
-    {"{\"prompt\": \"The fox\", \"draft\": \"mtp-vanilla\", \"temperature\": 1, \"seed\": 3}", {"--prompt", "The fox", "--temperature", "1", "--seed", "3"}},
+    {"{\"prompt\": \"The wolf\", \"draft_tokens\": 0, \"temperature\": 0.5}",
+     {"--prompt", "The wolf", "--temperature", "0.5"}},
+    {"{\"prompt\": \"The fox\", \"draft\": \"mtp-vanilla\", \"temperature\": 1, \"seed\": 3}",
+     {"--prompt", "The fox", "--temperature", "1", "--seed", "3"}},
     {"{\"prompt\": \"The hen\", \"max_tokens\": 64}", {"--prompt", "The hen", "-n", "64"}},
 };
 
@@ -79,7 +86,8 @@ TEST(each_answer_is_that_of_its_prompt_alone)
     for (size_t i = 0; i < COUNT(pairs); i++)
         wanted[i] = alone(&pairs[i]);
     for (size_t s = 0; s < COUNT(settings); s++) {
-        const char *arguments[MOST_ARGUMENTS] = {verbatim, "generate", TALE, "--json", "-n", "40", "--prompts", in, "-o", out};
+        const char *arguments[MOST_ARGUMENTS] = {verbatim, "generate", TALE, "--json", "-n", "40", "--prompts", in,
+                                                 "-o", out};
         memcpy(arguments + 10, settings[s], sizeof settings[s]);
         json_t *j = json_of(arguments);
         assert_int_equal(integer(j, "answered"), COUNT(pairs));
@@ -104,11 +112,13 @@ TEST(each_answer_is_that_of_its_prompt_alone)
 
 TEST(drafts_that_lead_the_path_lead_it_to_the_same_place)
 {
-    static const char *const options[] = {"-n", "40", "--ignore-eos", "--temperature", "0.8", "--acceptance", "rejection", "--draft", "mtp-vanilla"};
+    static const char *const options[] = {"-n", "40", "--ignore-eos", "--temperature", "0.8", "--acceptance",
+                                          "rejection", "--draft", "mtp-vanilla"};
     static const char *const prompts[] = {"Once upon a time", "The King", "The wolf and the"};
     json_t *answer[MOST];
     NEEDS_TALE;
-    write_text(dir, "in.jsonl", "{\"prompt\": \"Once upon a time\"}\n{\"prompt\": \"The King\"}\n{\"prompt\": \"The wolf and the\"}");
+    write_text(dir, "in.jsonl",
+               "{\"prompt\": \"Once upon a time\"}\n{\"prompt\": \"The King\"}\n{\"prompt\": \"The wolf and the\"}");
     const char *arguments[MOST_ARGUMENTS] = {verbatim, "generate", TALE, "--json", "--prompts", in, "-o", out};
     memcpy(arguments + 8, options, sizeof options);
     json_decref(json_of(arguments));
@@ -129,9 +139,11 @@ TEST(drafts_that_lead_the_path_lead_it_to_the_same_place)
 
 TEST(messages_go_through_the_chat_template)
 {
-    static const char template[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>{{ mood }}";
+    static const char template[] =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>{{ mood }}";
     static const char messages[] = "[{\"role\": \"user\", \"content\": \"Hello\"}]";
-    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json"};
     char from[4096], to[128], here[2048], line[256], file[128];
     json_t *answer[MOST];
     NEEDS_TALE;
@@ -147,12 +159,13 @@ TEST(messages_go_through_the_chat_template)
     snprintf(line, sizeof line, "{\"messages\": %s}\n{\"prompt\": \"Hello\"}\n", messages);
     write_text(dir, "in.jsonl", line);
     for (int chat = 0; chat < 2; chat++) {
-        json_t *j = chat ? JSON("generate", dir, "-n", "9", "--prompts", in, "-o", out, "--chat", "--system", "Be good", "--chat-template-kwargs",
-                                "{\"mood\": \"!\"}")
+        json_t *j = chat ? JSON("generate", dir, "-n", "9", "--prompts", in, "-o", out, "--chat", "--system", "Be good",
+                                "--chat-template-kwargs", "{\"mood\": \"!\"}")
                          : JSON("generate", dir, "-n", "9", "--prompts", in, "-o", out);
         json_decref(j);
         assert_int_equal(read_answers(answer), 2);
-        json_t *m = chat ? JSON("generate", dir, "-n", "9", "--chat", "--messages", file, "--system", "Be good", "--chat-template-kwargs", "{\"mood\": \"!\"}")
+        json_t *m = chat ? JSON("generate", dir, "-n", "9", "--chat", "--messages", file, "--system", "Be good",
+                                "--chat-template-kwargs", "{\"mood\": \"!\"}")
                          : JSON("generate", dir, "-n", "9", "--chat", "--messages", file);
         json_t *p = chat ? json_incref(m) : JSON("generate", dir, "-n", "9", "--prompt", "Hello");
         expect_same(answer[0], m, "messages");
@@ -164,7 +177,7 @@ TEST(messages_go_through_the_chat_template)
     }
 }
 
-/* ---- runs that end too early ----------------------------------------------------------------------------------------- */
+/* ---- runs that end too early ------------------------------------------------------------------------------------- */
 
 #define MANY 40
 
@@ -176,7 +189,9 @@ static void write_many(void)
     write_text(dir, "in.jsonl", text);
 }
 
-#define MANY_RUN "generate", V3, "-n", "120", "--ignore-eos", "--temperature", "1", "--max-sequences", "3", "--threads", "1", "--prompts", in
+#define MANY_RUN \
+    "generate", V3, "-n", "120", "--ignore-eos", "--temperature", "1", "--max-sequences", "3", "--threads", "1", \
+        "--prompts", in
 
 static size_t lines_there(void)
 {
@@ -190,8 +205,8 @@ static size_t lines_there(void)
     return lines;
 }
 
-/* Begins a run, sends it the signal when it has written so many answers, and gives its status and what it said. A signal that comes
- * when all is answered ends nothing: then the same again. */
+/* Begins a run, sends it the signal when it has written so many answers, and gives its status and what it said. A
+ * signal that comes when all is answered ends nothing: then the same again. */
 static int end_many(int number, size_t answers, struct said *said)
 {
     int status = 0, fds[2];
@@ -205,7 +220,8 @@ static int end_many(int number, size_t answers, struct said *said)
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0)
-            become((const char *const[]){verbatim, MANY_RUN, "-o", out, NULL}, PIPE, open("/dev/null", O_WRONLY), fds[1]);
+            become((const char *const[]){verbatim, MANY_RUN, "-o", out, NULL}, PIPE, open("/dev/null", O_WRONLY),
+                   fds[1]);
         close(fds[1]);
         WAIT_UNTIL(child, lines_there() >= answers || state_of(child) == 'Z');
         kill(child, number);
@@ -232,7 +248,8 @@ TEST(what_was_answered_when_a_run_was_killed_is_kept_and_the_rest_is_as_without)
         size_t size;
         int number = ends[k].signal, status = end_many(number, ends[k].answers, &said);
         char *before = bytes_of(out, &size);
-        if (number == SIGINT ? !WIFEXITED(status) || WEXITSTATUS(status) != 130 : !WIFSIGNALED(status) || WTERMSIG(status) != number)
+        if (number == SIGINT ? !WIFEXITED(status) || WEXITSTATUS(status) != 130
+                             : !WIFSIGNALED(status) || WTERMSIG(status) != number)
             fail_msg("signal %d: status %x, %s", number, (unsigned)status, said.err);
         if (number == SIGINT) {
             size_t there = answers_in(before, answer); /* whole lines */
@@ -256,7 +273,8 @@ TEST(what_was_answered_when_a_run_was_killed_is_kept_and_the_rest_is_as_without)
         assert_int_equal(answers_in(after, answer), MANY);
         for (size_t i = 0; i < MANY; i++)
             if (!json_equal(answer[i], wanted[i]))
-                fail_msg("signal %d, line %zu: %s, wanted %s", number, i, json_dumps(answer[i], 0), json_dumps(wanted[i], 0));
+                fail_msg("signal %d, line %zu: %s, wanted %s", number, i, json_dumps(answer[i], 0),
+                         json_dumps(wanted[i], 0));
         drop_answers(answer);
         free(before);
         free(after);
@@ -311,7 +329,9 @@ TEST(a_file_of_prompts_may_grow)
     json_t *answer[MOST];
     write_few();
     json_decref(JSON(FEW_RUN));
-    write_text(dir, "in.jsonl", "{\"tokens\": [5, 6, 7]}\n{\"tokens\": [8]}\n{\"tokens\": [9, 10], \"id\": \"x\"}\n\n{\"tokens\": [11]}");
+    write_text(dir, "in.jsonl",
+               "{\"tokens\": [5, 6, 7]}\n{\"tokens\": [8]}\n{\"tokens\": [9, 10], \"id\": \"x\"}\n\n{\"tokens\": "
+               "[11]}");
     json_t *j = JSON(FEW_RUN, "--draft", "mtp-eagle", "--threads", "1", "--max-sequences", "2"); /* reach no answer */
     assert_int_equal(integer(j, "kept"), 3);
     assert_int_equal(integer(j, "answered"), 1);
@@ -340,7 +360,7 @@ TEST(a_disk_that_is_full_leaves_whole_lines)
     drop_answers(answer);
 }
 
-/* ---- the rest ---------------------------------------------------------------------------------------------------------- */
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
 TEST(prompts_come_from_stdin_and_answers_go_to_stdout)
 {
@@ -348,10 +368,12 @@ TEST(prompts_come_from_stdin_and_answers_go_to_stdout)
     write_few();
     struct said s = RUN("generate", V3, "-n", "5", "--prompts", in);
     expect_code(&s, 0);
-    if (!strstr(s.err, "3 prompts, 3 at once; cache of ") || !strstr(s.err, "3 of 3 prompts: 6 prompt tokens, 15 new in "))
+    if (!strstr(s.err, "3 prompts, 3 at once; cache of ") ||
+        !strstr(s.err, "3 of 3 prompts: 6 prompt tokens, 15 new in "))
         fail_msg("bounds and statistics: %s", s.err);
     assert_int_equal(answers_in(s.out, from_file), 3);
-    expect_keys(from_file[0], "index:i request:s id:n prompt_tokens:i tokens:a text:n finish_reason:s stop_string:n fingerprint:s");
+    expect_keys(from_file[0],
+                "index:i request:s id:n prompt_tokens:i tokens:a text:n finish_reason:s stop_string:n fingerprint:s");
     forget(&s);
     stdin_of_runs = in;
     s = RUN("generate", V3, "-n", "5", "--prompts", "-", "--stats");
@@ -376,13 +398,15 @@ TEST(the_statistics_are_an_object)
 {
     write_few();
     json_t *j = JSON(FEW_RUN, "--draft", "mtp-eagle");
-    expect_keys(j, "prompts:i kept:i answered:i errors:i interrupted:b prompt_tokens:i tokens:i seconds:r tokens_per_second:r passes:i forwards:i "
-                   "drafted:i accepted:i draft:s draft_tokens:i max_sequences:i preemptions:i shared_tokens:i cache_tokens:i "
-                   "most_cache_tokens_used:i cache_bytes:i pass_bytes:i draft_bytes:i");
+    expect_keys(j, "prompts:i kept:i answered:i errors:i interrupted:b prompt_tokens:i tokens:i seconds:r "
+                   "tokens_per_second:r passes:i forwards:i "
+                   "drafted:i accepted:i draft:s draft_tokens:i max_sequences:i preemptions:i shared_tokens:i "
+                   "cache_tokens:i most_cache_tokens_used:i cache_bytes:i pass_bytes:i draft_bytes:i");
     assert_int_equal(integer(j, "prompts"), 3);
     assert_int_equal(integer(j, "tokens"), 15);
     assert_int_equal(integer(j, "prompt_tokens"), 6);
-    assert_true(integer(j, "draft_bytes") > 0 && integer(j, "cache_bytes") > 0 && integer(j, "most_cache_tokens_used") > 0);
+    assert_true(integer(j, "draft_bytes") > 0 && integer(j, "cache_bytes") > 0 &&
+                integer(j, "most_cache_tokens_used") > 0);
     json_decref(j);
 }
 

@@ -1,6 +1,6 @@
-/* tests/cli/test_prompts_errors.c -- what `generate --prompts` refuses: files of answers that are something else, which stay as they are;
- * files of prompts that are wrong, before anything starts. Runs the program itself (argv[1], or ../verbatim beside this one) in the
- * repository's root. */
+/* tests/cli/test_prompts_errors.c -- what `generate --prompts` refuses: files of answers that are something else, which
+ * stay as they are; files of prompts that are wrong, before anything starts. Runs the program itself (argv[1], or
+ * ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/prompts.h"
 
-/* ---- files that are something else ------------------------------------------------------------------------------------ */
+/* ---- files that are something else ------------------------------------------------------------------------------- */
 
 /* Refuses by name, and the file is what it was. */
 static void leaves_alone(const char *part, const char *const *arguments)
@@ -35,10 +35,13 @@ static void leaves_alone(const char *part, const char *const *arguments)
 
 TEST(a_file_that_is_something_else_is_left_alone)
 {
-    static const char *const others[] = {"hello\n", "hello", "{}\n", "\n", "{\"index\": 0}\n", "[]\n", "{\"index\": 0, \"request\": \"0123456789abcdef\"}\n",
-                                         "{\"index\": 0, \"request\": \"0123456789abcdef\", \"tokens\": []}\n", "{\"index\": 0, \"request\": \"0123",
-                                         "{\"index\": 77", "{\"indices\"", "{\"index\": -1, \"request\": \"0123456789abcdef\", \"tokens\": []}\n",
-                                         "{\"index\": 99999999999, \"request\": \"0123456789abcdef\", \"tokens\": []}\n", "{\"index\": x"};
+    static const char *const
+        others[] = {"hello\n", "hello", "{}\n", "\n", "{\"index\": 0}\n", "[]\n",
+                    "{\"index\": 0, \"request\": \"0123456789abcdef\"}\n",
+                    "{\"index\": 0, \"request\": \"0123456789abcdef\", \"tokens\": []}\n",
+                    "{\"index\": 0, \"request\": \"0123", "{\"index\": 77", "{\"indices\"",
+                    "{\"index\": -1, \"request\": \"0123456789abcdef\", \"tokens\": []}\n",
+                    "{\"index\": 99999999999, \"request\": \"0123456789abcdef\", \"tokens\": []}\n", "{\"index\": x"};
     write_few();
     for (size_t i = 0; i < COUNT(others); i++) {
         if (!strcmp(others[i], "{\"index\": 77")) /* may be the beginning of anything: nothing is lost */
@@ -90,19 +93,21 @@ TEST(a_file_that_is_in_use_is_left_alone)
     expect_failure(s, 1, "/nowhere/out.jsonl: No such file");
 }
 
-/* ---- files of prompts that are wrong ----------------------------------------------------------------------------------- */
+/* ---- files of prompts that are wrong ----------------------------------------------------------------------------- */
 
 /* Nothing starts, and there is no file. */
 static void refuse(const char *line, const char *part)
 {
-    int code = strcmp(part, "tokenizer.json") ? 2 : 1; /* as for the command line: what it asks for is wrong, or a file is missing */
+    int code = strcmp(part, "tokenizer.json") ? 2 : 1; /* as for the command line: what it asks for is wrong, or a file
+                                                          is missing */
     char text[1024];
     struct stat st;
     snprintf(text, sizeof text, "{\"tokens\": [5]}\n%s\n{\"tokens\": [6]}\n", line);
     write_text(dir, "in.jsonl", text);
     struct said s = RUN(FEW_RUN);
     expect_code(&s, code);
-    if (s.out_size || strchr(s.err, '\n') != s.err + s.err_size - 1 || !strstr(s.err, "in.jsonl: line 2: ") || !strstr(s.err, part))
+    if (s.out_size || strchr(s.err, '\n') != s.err + s.err_size - 1 || !strstr(s.err, "in.jsonl: line 2: ") ||
+        !strstr(s.err, part))
         fail_msg("%s: wanted one sentence with line 2 and %s: %s%s", line, part, s.out, s.err);
     struct said with_json = RUN(FEW_RUN, "--json");
     expect_code(&with_json, code);
@@ -120,7 +125,8 @@ TEST(a_line_that_is_wrong_is_named_before_anything_starts)
     static const struct {
         const char *line, *part;
     } cases[] = {
-        {"{\"tokens\": [5], \"max_token\": 5}", "unknown key \"max_token\"; known are prompt, tokens, messages, id, max_tokens"},
+        {"{\"tokens\": [5], \"max_token\": 5}",
+         "unknown key \"max_token\"; known are prompt, tokens, messages, id, max_tokens"},
         {"{\"tokens\": [5], \"a\\nb\": 5}", "unknown key \"a\\nb\""},
         {"{\"tokens\": [5]", "column 14: it ends too early"},
         {"{\"tokens\": [5]} {\"tokens\": [6]}", "it is not JSON"},
@@ -168,7 +174,8 @@ TEST(a_line_that_is_wrong_is_named_before_anything_starts)
         strcat(line, ",5");
     strcat(line, "]}");
     write_text(dir, "in.jsonl", line);
-    expect_failure(RUN("generate", V3, "--prompts", in, "--context", "300"), 2, "line 1: the prompt has 301 tokens, the context 300");
+    expect_failure(RUN("generate", V3, "--prompts", in, "--context", "300"), 2,
+                   "line 1: the prompt has 301 tokens, the context 300");
     expect_failure(RUN("generate", V3, "--prompts", in, "--cache-tokens", "200"), 2, "line 1: a prompt of 301 tokens");
 }
 

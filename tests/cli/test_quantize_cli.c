@@ -1,5 +1,5 @@
-/* tests/cli/test_quantize_cli.c -- `verbatim quantize` as its users run it: what it says, and that OUT is there whole or not at
- * all. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_quantize_cli.c -- `verbatim quantize` as its users run it: what it says, and that OUT is there whole
+ * or not at all. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,13 +80,15 @@ TEST(the_report_tells_types_and_what_was_kept)
     struct said s = RUN("quantize", MTP3, "-o", in(dir, "a.gguf"), "--type", "q8_0");
     expect_code(&s, 0);
     expect_text(&s, "linear layers   Q8_0 ");
-    expect_text(&s, "as stored, because their rows are no multiple of 32 numbers: attn_q_b (24) attn_k_b (16) ffn_down_exps (8)");
+    expect_text(&s, "as stored, because their rows are no multiple of 32 numbers: attn_q_b (24) attn_k_b (16) "
+                    "ffn_down_exps (8)");
     expect_text(&s, "embedding       BF16 ");
     expect_text(&s, "output head     Q8_0 ");
     expect_text(&s, "norms, routers  F32 ");
     expect_text(&s, "no tokenizer: golden/tiny/v3-mtp3/tokenizer.json: No such file");
     forget(&s);
-    s = RUN("quantize", MTP3, "-o", in(dir, "b.gguf"), "--type", "q4_0", "--embedding-type", "q8_0", "--head-type", "as-stored");
+    s = RUN("quantize", MTP3, "-o", in(dir, "b.gguf"), "--type", "q4_0", "--embedding-type", "q8_0", "--head-type",
+            "as-stored");
     expect_code(&s, 0);
     expect_text(&s, "embedding       Q8_0 ");
     expect_text(&s, "output head     BF16 ");
@@ -118,9 +120,11 @@ TEST(what_is_wrong_is_said_and_nothing_is_written)
     REFUSE(USAGE, "-o is missing", "quantize", V3, "--type", "q8_0");
     REFUSE(USAGE, "type is q5_1, wanted f32, bf16, q8_0 or q4_0", "quantize", V3, "-o", out, "--type", "q5_1");
     REFUSE(USAGE, "type is as-stored, wanted f32", "quantize", V3, "-o", out, "--type", "as-stored");
-    REFUSE(USAGE, "head type is Q8_0, wanted as-stored, f32", "quantize", V3, "-o", out, "--type", "f32", "--head-type", "Q8_0");
+    REFUSE(USAGE, "head type is Q8_0, wanted as-stored, f32", "quantize", V3, "-o", out, "--type", "f32", "--head-type",
+           "Q8_0");
     REFUSE(USAGE, "embedding type is , wanted", "quantize", V3, "-o", out, "--type", "f32", "--embedding-type", "");
-    REFUSE(USAGE, "verbatim quantize has no option --precision", "quantize", V3, "-o", out, "--type", "f32", "--precision", "q8");
+    REFUSE(USAGE, "verbatim quantize has no option --precision", "quantize", V3, "-o", out, "--type", "f32",
+           "--precision", "q8");
     REFUSE(USAGE, "verbatim generate has no option --type", "generate", V3, "--tokens", "5", "--type", "f32");
     REFUSE(WRONG, "golden/gguf/tiny.gguf is a file", "quantize", "golden/gguf/tiny.gguf", "-o", out, "--type", "f32");
     REFUSE(WRONG, "golden/missing", "quantize", "golden/missing", "-o", out, "--type", "f32");
@@ -174,22 +178,23 @@ TEST(a_file_that_cannot_be_finished_leaves_nothing)
     expect_failure(RUN_TO(SMALL_FILES, "quantize", V3, "-o", out, "--type", "q8_0"), WRONG, "q.gguf: File too large");
     assert_int_equal(files_in(dir), 0);
     write_text(dir, "q.gguf", "mine");
-    expect_failure(RUN_TO(SMALL_FILES, "quantize", V3, "-o", out, "--type", "q8_0", "--force"), WRONG, "q.gguf: File too large");
+    expect_failure(RUN_TO(SMALL_FILES, "quantize", V3, "-o", out, "--type", "q8_0", "--force"), WRONG,
+                   "q.gguf: File too large");
     assert_int_equal(files_in(dir), 1);
     assert_int_equal(size_of(out), 4);
     make_dir(broken);
     copy_files("golden/tale", broken);
     break_head(in(broken, "model.safetensors"));
-    REFUSE(WRONG, "lm_head.weight [0,0] is nan, which Q4_0 cannot hold", "quantize", broken, "-o", out, "--type", "q4_0",
-           "--force");
+    REFUSE(WRONG, "lm_head.weight [0,0] is nan, which Q4_0 cannot hold", "quantize", broken, "-o", out, "--type",
+           "q4_0", "--force");
     assert_int_equal(files_in(dir), 1);
     assert_int_equal(size_of(out), 4);
     remove_dir(broken);
     remove_dir(dir);
 }
 
-/* Quantizes golden/tale to DIR/q.gguf, and does `then` when the file beside it has been made and not been filled: the program's
- * first word of its progress is held. It must fail with this sentence and leave so many files. */
+/* Quantizes golden/tale to DIR/q.gguf, and does `then` when the file beside it has been made and not been filled: the
+ * program's first word of its progress is held. It must fail with this sentence and leave so many files. */
 static void check_disturbed(void (*then)(pid_t child, const char *out), const char *sentence, size_t left)
 {
     char dir[64];

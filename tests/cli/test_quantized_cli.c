@@ -1,5 +1,5 @@
-/* tests/cli/test_quantized_cli.c -- quantized weights as the command has them: --repack, --precision q8 and q4, what inspect and the
- * statistics tell, what is refused, what memory it takes. Runs in the repository's root. */
+/* tests/cli/test_quantized_cli.c -- quantized weights as the command has them: --repack, --precision q8 and q4, what
+ * inspect and the statistics tell, what is refused, what memory it takes. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <fcntl.h>
@@ -22,7 +22,8 @@ TEST(repack_on_and_off_print_the_same_fingerprint)
 {
     char *on = fingerprint_of(JSON("generate", EVERY_TYPE, RUN_IT, "--repack", "on", "--json"));
     char *off = fingerprint_of(JSON("generate", EVERY_TYPE, RUN_IT, "--repack", "off", "--isa", "scalar", "--json"));
-    char *plain = fingerprint_of(JSON("generate", EVERY_TYPE, RUN_IT, "--draft", "mtp-eagle", "--threads", "3", "--json"));
+    char *plain = fingerprint_of(JSON("generate", EVERY_TYPE, RUN_IT, "--draft", "mtp-eagle", "--threads", "3",
+                                      "--json"));
     assert_string_equal(on, off);
     assert_string_equal(on, plain);
     free(on);
@@ -65,7 +66,8 @@ TEST(what_was_copied_is_told)
     json_t *q8 = JSON("inspect", "golden/tiny/v3-mtp3", "--precision", "q8", "--json");
     json_t *run = JSON("generate", EVERY_TYPE, RUN_IT, "--json");
     assert_true(integer(on, "repacked_bytes") > 300000 && !integer(on, "quantized_bytes"));
-    assert_true(!integer(off, "repacked_bytes") && integer(q8, "quantized_bytes") > 50000 && !integer(q8, "repacked_bytes"));
+    assert_true(!integer(off, "repacked_bytes") && integer(q8, "quantized_bytes") > 50000 &&
+                !integer(q8, "repacked_bytes"));
     assert_true(integer(json_object_get(on, "types"), "Q6_K") == integer(json_object_get(off, "types"), "Q6_K"));
     assert_true(integer(json_object_get(run, "stats"), "copied_bytes") > integer(on, "repacked_bytes"));
     assert_true(json_real_value(json_object_get(json_object_get(run, "stats"), "copy_seconds")) > 0);
@@ -85,8 +87,10 @@ TEST(what_was_copied_is_told)
 
 TEST(what_is_not_known_or_cannot_be_is_refused)
 {
-    expect_failure(RUN("generate", EVERY_TYPE, RUN_IT, "--repack", "maybe"), 2, "unknown repack maybe; known are on, off");
-    expect_failure(RUN("inspect", EVERY_TYPE, "--precision", "q5"), 2, "unknown precision q5; known are f32, bf16, q8, q4 and tensor");
+    expect_failure(RUN("generate", EVERY_TYPE, RUN_IT, "--repack", "maybe"), 2,
+                   "unknown repack maybe; known are on, off");
+    expect_failure(RUN("inspect", EVERY_TYPE, "--precision", "q5"), 2,
+                   "unknown precision q5; known are f32, bf16, q8, q4 and tensor");
     expect_failure(RUN("tokenize", EVERY_TYPE, "a"), 1, "it has no tokenizer");
 }
 
@@ -167,16 +171,18 @@ static void write_zeros(const char *dir)
                "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"model_type\":\"deepseek_v2\",\"hidden_size\":1024,"
                "\"vocab_size\":64,\"num_hidden_layers\":2,\"first_k_dense_replace\":1,\"moe_layer_freq\":1,"
                "\"intermediate_size\":64,\"moe_intermediate_size\":1024,\"n_routed_experts\":32,\"n_shared_experts\":0,"
-               "\"num_experts_per_tok\":2,\"norm_topk_prob\":false,\"routed_scaling_factor\":1.0,\"scoring_func\":\"softmax\","
-               "\"topk_method\":\"greedy\",\"num_attention_heads\":2,\"num_key_value_heads\":2,\"q_lora_rank\":null,"
-               "\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":32,\"v_head_dim\":32,"
-               "\"max_position_embeddings\":256,\"rms_norm_eps\":1e-06,\"rope_theta\":10000}");
+               "\"num_experts_per_tok\":2,\"norm_topk_prob\":false,\"routed_scaling_factor\":1.0,"
+               "\"scoring_func\":\"softmax\",\"topk_method\":\"greedy\",\"num_attention_heads\":2,"
+               "\"num_key_value_heads\":2,\"q_lora_rank\":null,\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,"
+               "\"qk_rope_head_dim\":32,\"v_head_dim\":32,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-06,"
+               "\"rope_theta\":10000}");
 }
 
 /* Of a run of three tokens. */
 static long long peak_of(const char *model, const char *precision, long long *copied)
 {
-    json_t *j = JSON("generate", model, "--tokens", "1,2,3", "-n", "3", "--ignore-eos", "--precision", precision, "--json");
+    json_t *j = JSON("generate", model, "--tokens", "1,2,3", "-n", "3", "--ignore-eos", "--precision", precision,
+                     "--json");
     const json_t *stats = json_object_get(j, "stats");
     long long peak = integer(stats, "peak_memory_bytes");
     *copied = integer(stats, "copied_bytes");
@@ -202,7 +208,8 @@ TEST(copies_do_not_double_the_memory)
     assert_int_equal(copied, 0);
     peak = peak_of(file, "f32", &copied);
     if (copied < st.st_size * 9 / 10 || (double)(peak - base) > 1.05 * (double)st.st_size)
-        fail_msg("a file of %lld bytes, %lld of them copied, takes %lld bytes", (long long)st.st_size, copied, peak - base);
+        fail_msg("a file of %lld bytes, %lld of them copied, takes %lld bytes", (long long)st.st_size, copied,
+                 peak - base);
     peak = peak_of(dir, "q4", &copied);
     if (copied < st.st_size * 4 / 10 || (double)(peak - base) > 1.20 * (double)copied)
         fail_msg("%lld bytes quantized of a directory take %lld", copied, peak - base);

@@ -1,6 +1,6 @@
-/* tests/cli/test_replay.c -- `verbatim replay`: operators on recorded inputs give what the engine or the reference gave, and the
- * files of golden/operators are what the reference computes. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's
- * root. */
+/* tests/cli/test_replay.c -- `verbatim replay`: operators on recorded inputs give what the engine or the reference
+ * gave, and the files of golden/operators are what the reference computes. Runs the program itself (argv[1], or
+ * ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,8 @@ static void replay(const char *model, const char *operator, int layer, const cha
 {
     char number[16];
     size_t count = 0, i;
-    const char *arguments[MOST_ARGUMENTS] = {verbatim, "replay", model, operator, "--input", input, "-o", out, "--force", NULL};
+    const char *arguments[MOST_ARGUMENTS] = {verbatim, "replay", model, operator, "--input", input, "-o", out,
+                                             "--force", NULL};
     const json_t *option;
     while (arguments[count])
         count++;
@@ -71,7 +72,8 @@ TEST(the_golden_operators_are_what_replay_computes)
         snprintf(in, sizeof in, "golden/operators/%.40s.in.safetensors", string(one, "file"));
         snprintf(wanted, sizeof wanted, "golden/operators/%.40s.out.safetensors", string(one, "file"));
         snprintf(model, sizeof model, TINY "%.20s", string(one, "checkpoint"));
-        const json_t *options = json_object_get(one, "options"); /* of sampling and acceptance, which the reference does not have */
+        const json_t *options = json_object_get(one, "options"); /* of sampling and acceptance, which the reference does
+                                                                    not have */
         if (options)
             replay(model, string(one, "operator"), -1, in, options);
         else
@@ -85,9 +87,10 @@ TEST(the_golden_operators_are_what_replay_computes)
 
 TEST(operators_compute_what_the_reference_computed)
 {
-    static const char *const operators[] = {"q_a_proj", "rope-q", "attention", "router-experts", "router-weights", "mlp.output", "output"};
-    static const char *const outputs[] = {"self_attn.q_a_proj.output", "self_attn.q_rope", "self_attn.o_proj.input", "mlp.gate.experts",
-                                          "mlp.gate.weights", "mlp.output", "output"};
+    static const char *const operators[] = {"q_a_proj", "rope-q", "attention", "router-experts", "router-weights",
+                                            "mlp.output", "output"};
+    static const char *const outputs[] = {"self_attn.q_a_proj.output", "self_attn.q_rope", "self_attn.o_proj.input",
+                                          "mlp.gate.experts", "mlp.gate.weights", "mlp.output", "output"};
     char name[96];
     DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--reference");
     for (int layer = 1; layer < 6; layer++)
@@ -123,7 +126,8 @@ static const struct { const char *model, *dump, *replay; } same_bits[] = {
     {"glm5", "--cache-type=bf16", "--cache-type=bf16"}, /* index_topk is less than the number of tokens */
     {"glm5", "--precision=bf16", "--precision=bf16"},
     {"v32", "--precision=bf16", "--precision=bf16"},
-    {"v32", "--convention=indexer-codes=fp8,indexer-weights=bf16", "--convention=indexer-codes=fp8,indexer-weights=bf16"},
+    {"v32", "--convention=indexer-codes=fp8,indexer-weights=bf16",
+     "--convention=indexer-codes=fp8,indexer-weights=bf16"},
     {"moonlight", "--isa=scalar", NULL},
     {"mistral4", "--precision=bf16", "--precision=bf16"},
 };
@@ -135,9 +139,12 @@ TEST(the_engine_repeats_every_value_of_its_dumps_bit_for_bit)
     for (size_t i = 0; i < COUNT(same_bits); i++) {
         const char *one = "--threads=1";
         snprintf(model, sizeof model, TINY "%s", same_bits[i].model);
-        int sparse = !strcmp(same_bits[i].model, "glm5") || !strcmp(same_bits[i].model, "v32"); /* tokens are kept by their scores */
-        DUMP(a, model, "--tokens", TOKENS, sparse ? "--taps=*,*.indexer.scores" : one, same_bits[i].dump ? same_bits[i].dump : one);
-        json_t *told = json_of_code(0, (const char *const[]){verbatim, "replay", model, "all", "--input", a, "-o", out, "--force", "--json",
+        /* tokens are kept by their scores */
+        int sparse = !strcmp(same_bits[i].model, "glm5") || !strcmp(same_bits[i].model, "v32");
+        DUMP(a, model, "--tokens", TOKENS, sparse ? "--taps=*,*.indexer.scores" : one,
+             same_bits[i].dump ? same_bits[i].dump : one);
+        json_t *told = json_of_code(0, (const char *const[]){verbatim, "replay", model, "all", "--input", a, "-o", out,
+                                                             "--force", "--json",
                                                              same_bits[i].replay ? same_bits[i].replay : one, NULL});
         json_t *j = DIFF(0, out, a, "--bits");
         expect_verdict(model, j, "identical");
@@ -153,8 +160,9 @@ TEST(one_operator_of_the_engine_has_the_bits_of_its_dump)
 {
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     DUMP(a, TINY "v3", "--tokens", TOKENS);
-    static const char *const runs[][2] = {{"attention", "--layer=2"}, {"mlp.gate.experts", "--layer=1"}, {"kv_a_layernorm", "--layer=0"},
-                                          {"lm_head", "--threads=2"}, {"all", "--layer=1"}};
+    static const char *const runs[][2] = {{"attention", "--layer=2"}, {"mlp.gate.experts", "--layer=1"},
+                                          {"kv_a_layernorm", "--layer=0"}, {"lm_head", "--threads=2"},
+                                          {"all", "--layer=1"}};
     for (size_t i = 0; i < COUNT(runs); i++) {
         struct said s = RUN("replay", TINY "v3", runs[i][0], runs[i][1], "--input", a, "-o", out, "--force");
         expect_code(&s, 0);
@@ -166,14 +174,17 @@ TEST(one_operator_of_the_engine_has_the_bits_of_its_dump)
 /* The tokens that sampling chooses from the logits of a generated text are this text. */
 TEST(sampling_chooses_what_generate_chose)
 {
-#define OPTIONS "--temperature=0.9", "--top-k=40", "--top-p=0.95", "--min-p=0.01", "--seed=7", "--repetition-penalty=1.1"
+#define OPTIONS \
+    "--temperature=0.9", "--top-k=40", "--top-p=0.95", "--min-p=0.01", "--seed=7", "--repetition-penalty=1.1"
     char text[256] = "5,6,7";
     size_t used = strlen(text), n;
-    json_t *j = json_of_code(0, (const char *const[]){verbatim, "generate", TINY "v3", "--tokens", text, "-n", "12", "--ignore-eos", "--json", OPTIONS, NULL});
+    json_t *j = json_of_code(0, (const char *const[]){verbatim, "generate", TINY "v3", "--tokens", text, "-n", "12",
+                                                      "--ignore-eos", "--json", OPTIONS, NULL});
     const json_t *tokens = json_object_get(j, "tokens");
     assert_int_equal(json_array_size(tokens), 12);
     for (size_t i = 0; i < 12; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, ",%lld", (long long)json_integer_value(json_array_get(tokens, i)));
+        used += (size_t)snprintf(text + used, sizeof text - used, ",%lld",
+                                 (long long)json_integer_value(json_array_get(tokens, i)));
     DUMP(a, TINY "v3", "--tokens", text, "--taps", "lm_head.output");
     json_t *more = json_pack("[s,s,s,s,s,s]", OPTIONS);
     replay(TINY "v3", "sampling", -1, a, more);
@@ -198,9 +209,12 @@ TEST(sparse_attention_reads_the_positions_that_were_kept)
     int32_t *kept = golden_data(&e.g, "model.layers.0.self_attn.indexer.kept", &n);
     kept[n - 1] = 10;
     save(&e);
-    expect_failure(RUN("replay", TINY "glm5", "attention", "--layer", "0", "--input", a, "-o", out, "--force"), 1, "the kept positions of row 9 have 10");
-    DUMP(a, TINY "glm5", "--tokens", TOKENS, "--taps", "*.0.self_attn.*proj.*,*.0.self_attn.*rope,*.0.self_attn.kv_a_layernorm.output");
-    expect_failure(RUN("replay", TINY "glm5", "attention", "--layer", "0", "--input", a, "-o", out, "--force"), 1, "indexer.kept, which is an input");
+    expect_failure(RUN("replay", TINY "glm5", "attention", "--layer", "0", "--input", a, "-o", out, "--force"), 1,
+                   "the kept positions of row 9 have 10");
+    DUMP(a, TINY "glm5", "--tokens", TOKENS, "--taps",
+         "*.0.self_attn.*proj.*,*.0.self_attn.*rope,*.0.self_attn.kv_a_layernorm.output");
+    expect_failure(RUN("replay", TINY "glm5", "attention", "--layer", "0", "--input", a, "-o", out, "--force"), 1,
+                   "indexer.kept, which is an input");
 }
 
 TEST(integers_out_of_range_are_refused)
@@ -212,13 +226,16 @@ TEST(integers_out_of_range_are_refused)
     int32_t *experts = golden_data(&e.g, "model.layers.1.mlp.gate.experts", &n);
     experts[1] = experts[0];
     save(&e);
-    expect_failure(RUN("replay", TINY "v3", "router-weights", "--layer", "1", "--input", a, "-o", out), 1, "twice in row 0");
+    expect_failure(RUN("replay", TINY "v3", "router-weights", "--layer", "1", "--input", a, "-o", out), 1,
+                   "twice in row 0");
     e = edit(a);
     experts = golden_data(&e.g, "model.layers.1.mlp.gate.experts", &n);
     experts[1] = 4096;
     save(&e);
-    expect_failure(RUN("replay", TINY "v3", "router-weights", "--layer", "1", "--input", a, "-o", out), 1, "4096 in row 0, wanted integers");
-    expect_failure(RUN("replay", TINY "v3", "router-weights", "--reference", "--layer", "1", "--input", a, "-o", out), 1, "4096");
+    expect_failure(RUN("replay", TINY "v3", "router-weights", "--layer", "1", "--input", a, "-o", out), 1,
+                   "4096 in row 0, wanted integers");
+    expect_failure(RUN("replay", TINY "v3", "router-weights", "--reference", "--layer", "1", "--input", a, "-o", out),
+                   1, "4096");
 }
 
 TEST(what_cannot_be_replayed_is_told)
@@ -226,24 +243,38 @@ TEST(what_cannot_be_replayed_is_told)
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     DUMP(a, TINY "v3", "--tokens", TOKENS, "--taps", "*.1.self_attn.*");
     expect_failure(RUN("replay", TINY "v3", "attention", "--input", a, "-o", out), 2, "--layer L says which layer");
-    expect_failure(RUN("replay", TINY "v3", "q_proj", "--layer", "1", "--input", a, "-o", out), 2, "has no operator q_proj in this layer");
-    expect_failure(RUN("replay", TINY "v3", "expert", "--layer", "1", "--input", a, "-o", out), 2, "mlp.experts.E.output");
-    expect_failure(RUN("replay", TINY "v3", "self_attn.probabilities.1", "--layer", "1", "--input", a, "-o", out), 1, "the reference does");
-    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1, "has no model.layers.2.self_attn.q_b_proj.output, which is");
+    expect_failure(RUN("replay", TINY "v3", "q_proj", "--layer", "1", "--input", a, "-o", out), 2,
+                   "has no operator q_proj in this layer");
+    expect_failure(RUN("replay", TINY "v3", "expert", "--layer", "1", "--input", a, "-o", out), 2,
+                   "mlp.experts.E.output");
+    expect_failure(RUN("replay", TINY "v3", "self_attn.probabilities.1", "--layer", "1", "--input", a, "-o", out), 1,
+                   "the reference does");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1,
+                   "has no model.layers.2.self_attn.q_b_proj.output, which is");
     expect_failure(RUN("replay", TINY "v3", "mlp.output", "--layer", "1", "--input", a, "-o", out), 1, "input");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "-o", out), 2, "--input is missing");
-    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", a, "-o", out, "--absorbed", "--expanded"), 2, "two forms");
-    expect_failure(RUN("replay", TINY "v3", "all", "--layer", "2", "--input", a, "-o", out), 1, "no value with all inputs");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", a, "-o", out, "--absorbed",
+                       "--expanded"),
+                   2, "two forms");
+    expect_failure(RUN("replay", TINY "v3", "all", "--layer", "2", "--input", a, "-o", out), 1,
+                   "no value with all inputs");
     expect_failure(RUN("replay", TINY "v3", "sampling", "--input", a, "-o", out), 1, "has no lm_head.output");
-    expect_failure(RUN("replay", TINY "v3", "sampling", "--reference", "--input", a, "-o", out), 2, "--reference does not go with sampling");
-    expect_failure(RUN("replay", TINY "v3", "acceptance", "--layer", "1", "--input", a, "-o", out), 2, "--layer does not go with acceptance");
+    expect_failure(RUN("replay", TINY "v3", "sampling", "--reference", "--input", a, "-o", out), 2,
+                   "--reference does not go with sampling");
+    expect_failure(RUN("replay", TINY "v3", "acceptance", "--layer", "1", "--input", a, "-o", out), 2,
+                   "--layer does not go with acceptance");
     const char *const logits = "golden/operators/sampling.in.safetensors";
-    expect_failure(RUN("replay", TINY "v3", "acceptance", "--input", logits, "-o", out), 1, "0 drafts and 6 rows of lm_head.output");
-    expect_failure(RUN("replay", TINY "v3", "sampling", "--presence-penalty", "1", "--input", logits, "-o", out), 1, "a penalty wants all tokens");
-    expect_failure(RUN("replay", TINY "glm", "self_attn.o_proj.output", "--layer", "1", "--input", a, "-o", out), 1, "numbers, wanted");
-    expect_failure(RUN("replay", TINY "glm", "sampling", "--input", logits, "-o", out), 1, "rows of lm_head.output have 160 numbers");
+    expect_failure(RUN("replay", TINY "v3", "acceptance", "--input", logits, "-o", out), 1,
+                   "0 drafts and 6 rows of lm_head.output");
+    expect_failure(RUN("replay", TINY "v3", "sampling", "--presence-penalty", "1", "--input", logits, "-o", out), 1,
+                   "a penalty wants all tokens");
+    expect_failure(RUN("replay", TINY "glm", "self_attn.o_proj.output", "--layer", "1", "--input", a, "-o", out), 1,
+                   "numbers, wanted");
+    expect_failure(RUN("replay", TINY "glm", "sampling", "--input", logits, "-o", out), 1,
+                   "rows of lm_head.output have 160 numbers");
     expect_failure(RUN("replay", TINY "v3"), 2, "-o is missing");
-    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", "nothing", "-o", out), 1, "nothing");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", "nothing", "-o", out), 1,
+                   "nothing");
     struct said s = RUN("replay");
     expect_code(&s, 0);
     assert_non_null(strstr(s.out, "sum-of-experts"));

@@ -1,5 +1,6 @@
-/* tests/cli/test_schema_calls.c -- the automaton of forced tool calls (tools/serve/schema_calls.h). What it accepts is read back by the
- * parser of answers (tools/serve/meaning.h), and the arguments satisfy the parameters of their tool. */
+/* tests/cli/test_schema_calls.c -- the automaton of forced tool calls (tools/serve/schema_calls.h). What it accepts is
+ * read back by the parser of answers (tools/serve/meaning.h), and the arguments satisfy the parameters of their
+ * tool. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,8 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define FIRST_BYTE 0xf8 /* of those that stand for markers */
 
-static const enum meaning_calls formats[] = {MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM, MEANING_DEEPSEEK_V32};
+static const enum meaning_calls formats[] = {MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM,
+                                             MEANING_DEEPSEEK_V32};
 
 /* Bytes for the markers of a format that are tokens, and none for those that are text. */
 static void choose_bytes(enum meaning_calls calls, int are_tokens, unsigned char byte[MEANING_MARKS])
@@ -44,9 +46,11 @@ static void judge_call(struct read_calls *r)
     json_t *value = r->calls ? json_loadb(r->arguments.text, r->arguments.size, JSON_ALLOW_NUL, NULL) : NULL;
     int found = 0;
     for (size_t i = 0; r->calls && i < json_array_size(r->tools); i++) {
-        const json_t *function = json_object_get(json_array_get(r->tools, i), "function"), *parameters = json_object_get(function, "parameters");
+        const json_t *function = json_object_get(json_array_get(r->tools, i), "function"),
+                     *parameters = json_object_get(function, "parameters");
         if (!strcmp(json_string_value(json_object_get(function, "name")), r->name))
-            found |= json_is_object(value) && (parameters ? judge(parameters, parameters, value) : !json_object_size(value));
+            found |= json_is_object(value) &&
+                     (parameters ? judge(parameters, parameters, value) : !json_object_size(value));
     }
     r->bad |= r->calls && !found;
     r->arguments.size = 0;
@@ -80,7 +84,8 @@ static int read_arguments(void *context, int number, const char *text, size_t si
 }
 
 /* Writes markers for the bytes that stand for them. */
-static void with_marks(struct serve_writer *w, enum meaning_calls calls, const unsigned char byte[MEANING_MARKS], const char *text, size_t size)
+static void with_marks(struct serve_writer *w, enum meaning_calls calls, const unsigned char byte[MEANING_MARKS],
+                       const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
         int mark = 0;
@@ -97,7 +102,8 @@ static void with_marks(struct serve_writer *w, enum meaning_calls calls, const u
 static int calls_of(const struct schema_calls *c, const char *text, size_t size)
 {
     const struct meaning_sink sink = {read_content, read_content, read_call, read_arguments};
-    struct meaning_options o = {.kind = {c->calls, 0}, .start = MEANING_ANSWERS, .parse_calls = 1, .tools = c->tools, .valid = 1};
+    struct meaning_options o = {.kind = {c->calls, 0}, .start = MEANING_ANSWERS, .parse_calls = 1, .tools = c->tools,
+                                .valid = 1};
     struct serve_writer all = {0};
     with_marks(&all, c->calls, c->mark_byte, text, size);
     for (o.valid = 0;; o.valid++) {
@@ -129,8 +135,10 @@ static int may_follow(const struct schema_state *state, struct schema_state *scr
     return rc == 1;
 }
 
-/* What a walk appends: any byte that is accepted, and towards the end something that leads there, where there is such a thing. */
-static size_t next_bytes(const struct schema_calls *c, const struct schema_state *state, struct schema_state *scratch, int ending, char next[64])
+/* What a walk appends: any byte that is accepted, and towards the end something that leads there, where there is such a
+ * thing. */
+static size_t next_bytes(const struct schema_calls *c, const struct schema_state *state, struct schema_state *scratch,
+                         int ending, char next[64])
 {
     static const enum meaning_mark ends[] = {MARK_END_CALLS, MARK_END_CALL, MARK_END_VALUE, MARK_END_KEY};
     char key[16], pair[64] = "\n```", allowed[256];
@@ -140,12 +148,15 @@ static size_t next_bytes(const struct schema_calls *c, const struct schema_state
     const char *const kinds[] = {"false\">", "true\">"}, *kind = kinds[chance(2)];
     uint32_t n = 0;
     int in_string = may_follow(state, scratch, "!q", 2);
-    const char *one = keys[chance(COUNT(keys))], first[2] = {(char)c->mark_byte[MARK_KEY]}, last[2] = {(char)c->mark_byte[MARK_END_KEY]};
+    const char *one = keys[chance(COUNT(keys))], first[2] = {(char)c->mark_byte[MARK_KEY]},
+               last[2] = {(char)c->mark_byte[MARK_END_KEY]};
     snprintf(key, sizeof key, "\"%s\":", one);
     if (c->calls == MEANING_GLM)
-        snprintf(pair, sizeof pair, "%s%s%s", *first ? first : "<arg_key>", *one == 'c' ? "c\"\\" : one, *last ? last : "</arg_key>");
+        snprintf(pair, sizeof pair, "%s%s%s", *first ? first : "<arg_key>", *one == 'c' ? "c\"\\" : one,
+                 *last ? last : "</arg_key>");
     if (is_dsml)
-        snprintf(pair, sizeof pair, "%s%s\" string=\"", *first ? first : meaning_mark(c->calls, MARK_KEY), *one == 'c' ? "c\"\\" : one);
+        snprintf(pair, sizeof pair, "%s%s\" string=\"", *first ? first : meaning_mark(c->calls, MARK_KEY),
+                 *one == 'c' ? "c\"\\" : one);
     for (size_t i = 0; ending && (!in_string || has_pairs) && i < COUNT(ends); i++) {
         char byte = (char)c->mark_byte[ends[i]];
         const char *mark = meaning_mark(c->calls, ends[i]), *text = byte ? &byte : mark;
@@ -167,9 +178,11 @@ static size_t next_bytes(const struct schema_calls *c, const struct schema_state
 }
 
 /* All bytes, and pieces that the texts of GLM and DeepSeek-V3.2 treat in different ways. */
-static const char *const words[] = {"<", "</", "arg_value>", "tool_call>", "</arg_value>", "<arg_key>", " a", "tru", "true ", "12", "1 ", ".5", "[", " {", "abc", "a b",
-                                    "\",", "\xc3\xa9", "a\xc3", "-", "e1", "<b>", ">", "null", "x1", "  ", "1x", "\n<", "\xf8", "\xf9", "ee", "}]",
-                                    "<｜DSML｜", "</｜DSML｜", "parameter>", "\" string=\"", "true\">", "false\">1", "\""};
+static const char *const words[] = {"<", "</", "arg_value>", "tool_call>", "</arg_value>", "<arg_key>", " a", "tru",
+                                    "true ", "12", "1 ", ".5", "[", " {", "abc", "a b", "\",", "\xc3\xa9", "a\xc3", "-",
+                                    "e1", "<b>", ">", "null", "x1", "  ", "1x", "\n<", "\xf8", "\xf9", "ee", "}]",
+                                    "<｜DSML｜", "</｜DSML｜", "parameter>", "\" string=\"", "true\">", "false\">1",
+                                    "\""};
 #define PIECES (256 + (int32_t)COUNT(words) + 1)
 static struct vocabulary_piece piece[PIECES];
 static struct vocabulary *vocabulary;
@@ -238,7 +251,8 @@ static json_t *random_tools(void)
             json_object_set_new(parameters, "$defs", defs);
             json_object_set_new(parameters, "definitions", json_pack("{s:o}", "two", random_schema(1)));
         }
-        json_array_append_new(tools, json_pack("{s:s, s:{s:s, s:o*}}", "type", "function", "function", "name", names[i], "parameters", parameters));
+        json_array_append_new(tools, json_pack("{s:s, s:{s:s, s:o*}}", "type", "function", "function", "name", names[i],
+                                               "parameters", parameters));
     }
     return tools;
 }
@@ -250,7 +264,8 @@ TEST(accepted_calls_are_read_back_and_satisfy_the_parameters)
         chance_state = 31 + ((uint64_t)i << 20);
         json_t *tools = random_tools();
         unsigned char byte[MEANING_MARKS];
-        struct schema_calls c = {.calls = formats[(size_t)i % COUNT(formats)], .mark_byte = byte, .tools = tools, .most = i % 7 ? 1 : 3};
+        struct schema_calls c = {.calls = formats[(size_t)i % COUNT(formats)], .mark_byte = byte, .tools = tools,
+                                 .most = i % 7 ? 1 : 3};
         struct schema *s;
         char error[512], text[8192];
         choose_bytes(c.calls, i / 4 % 2, byte);
@@ -278,10 +293,12 @@ TEST(accepted_calls_are_read_back_and_satisfy_the_parameters)
 static struct schema *forced(enum meaning_calls calls, const char *parameters)
 {
     unsigned char none[MEANING_MARKS] = {0};
-    json_t *tools = json_pack("[{s:{s:s, s:o*}}]", "function", "name", "f", "parameters", parameters ? parsed(parameters) : NULL);
+    json_t *tools = json_pack("[{s:{s:s, s:o*}}]", "function", "name", "f", "parameters",
+                              parameters ? parsed(parameters) : NULL);
     struct schema *s;
     char error[512];
-    if (schema_of_calls(&s, &(struct schema_calls){.calls = calls, .mark_byte = none, .tools = tools, .most = 1}, error))
+    if (schema_of_calls(&s, &(struct schema_calls){.calls = calls, .mark_byte = none, .tools = tools, .most = 1},
+                        error))
         fail_msg("%s: %s", parameters, error);
     json_decref(tools);
     return s;
@@ -294,13 +311,18 @@ static void check_refused(enum meaning_calls calls, const char *parameters, int 
     json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parsed(parameters));
     struct schema *s;
     char error[512];
-    assert_int_equal(schema_of_calls(&s, &(struct schema_calls){.calls = calls, .mark_byte = none, .tools = tools, .most = 1}, error), code);
+    assert_int_equal(schema_of_calls(&s,
+                                     &(struct schema_calls){.calls = calls, .mark_byte = none, .tools = tools,
+                                                            .most = 1},
+                                     error),
+                     code);
     assert_non_null(strstr(error, "of f: "));
     json_decref(tools);
 }
 
 /* `wanted`: whether a forced call of f may have these arguments, which stand between the other two texts. */
-static void check_call(enum meaning_calls calls, const char *parameters, const char *before, const char *arguments, const char *after, int wanted)
+static void check_call(enum meaning_calls calls, const char *parameters, const char *before, const char *arguments,
+                       const char *after, int wanted)
 {
     char text[400];
     struct schema *s = forced(calls, parameters);
@@ -318,8 +340,10 @@ static void check_arguments(const char *parameters, const char *arguments, int w
 
 TEST(arguments_are_objects)
 {
-    static const char *const any[] = {"{}", "true", "{\"type\": [\"object\", \"null\"], \"additionalProperties\": true}",
-                                      "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"object\", \"additionalProperties\": true}]}"};
+    static const char *const any[] = {"{}", "true",
+                                      "{\"type\": [\"object\", \"null\"], \"additionalProperties\": true}",
+                                      "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"object\", "
+                                      "\"additionalProperties\": true}]}"};
     for (size_t i = 0; i < COUNT(any); i++) {
         check_arguments(any[i], "{}", 1);
         check_arguments(any[i], "{\"a\": [1, null]}", 1);
@@ -330,9 +354,13 @@ TEST(arguments_are_objects)
     check_arguments(NULL, "{}", 1);
     check_arguments(NULL, "{\"a\": 1}", 0);
     check_arguments("{\"type\": \"object\"}", "{\"a\": 1}", 0);
-    check_arguments("{\"anyOf\": [{\"type\": \"null\"}, {\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#\"}}}]}", "{\"a\": {\"a\": null}}", 1);
-    static const char *const none[] = {"{\"type\": \"array\"}", "false", "{\"type\": \"object\", \"properties\": {\"a\": false}, \"required\": [\"a\"]}",
-                                       "{\"anyOf\": [{\"type\": \"object\", \"properties\": {\"a\": false}, \"required\": [\"a\"]}, {\"type\": \"null\"}]}"};
+    check_arguments("{\"anyOf\": [{\"type\": \"null\"}, {\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": "
+                    "\"#\"}}}]}",
+                    "{\"a\": {\"a\": null}}", 1);
+    static const char *const none[] = {"{\"type\": \"array\"}", "false",
+                                       "{\"type\": \"object\", \"properties\": {\"a\": false}, \"required\": [\"a\"]}",
+                                       "{\"anyOf\": [{\"type\": \"object\", \"properties\": {\"a\": false}, "
+                                       "\"required\": [\"a\"]}, {\"type\": \"null\"}]}"};
     for (size_t i = 0; i < COUNT(none); i++) {
         check_refused(MEANING_KIMI_K2, none[i], VB_BAD_ARGUMENT);
     }
@@ -348,8 +376,10 @@ static void check_pairs(const char *parameters, const char *pairs, int wanted)
 
 TEST(a_string_is_its_text)
 {
-    static const char string[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"string\", \"maxLength\": 40}}, \"required\": [\"t\"]}",
-                      some[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"string\", \"minLength\": 2, \"maxLength\": 3}, \"u\": {\"type\": \"string\"}}}";
+    static const char string[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"string\", \"maxLength\": "
+                                 "40}}, \"required\": [\"t\"]}",
+                      some[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"string\", \"minLength\": "
+                               "2, \"maxLength\": 3}, \"u\": {\"type\": \"string\"}}}";
     check_pairs(string, PAIR("t", "a \"king\"\\\n<b>\xc3\xa9"), 1);
     check_pairs(string, "\n<arg_key>t</arg_key>\n<arg_value>a</arg_value>\n", 1);
     check_pairs(string, "\n\n<arg_key>t</arg_key>\n<arg_value>a</arg_value>", 0);
@@ -376,16 +406,24 @@ TEST(a_string_is_its_text)
 /* A string of a parameter that may have other types is its text, if this is no JSON. */
 TEST(other_values_are_json)
 {
-    static const char maybe[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"anyOf\": [{\"type\": \"string\", \"maxLength\": 9}, {\"type\": \"null\"}]}}}",
-                      listed[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"enum\": [\"king\", 7, \"7\", \"\", null, [1]]}}}",
-                      list[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}}}";
+    static const char
+        maybe[] =
+            "{\"type\": \"object\", \"properties\": {\"t\": {\"anyOf\": [{\"type\": \"string\", \"maxLength\": 9}, "
+            "{\"type\": \"null\"}]}}}",
+        listed[] =
+            "{\"type\": \"object\", \"properties\": {\"t\": {\"enum\": [\"king\", 7, \"7\", \"\", null, [1]]}}}",
+        list[] =
+            "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}}}";
     static const struct {
         const char *value;
         int maybe, listed, list;
-    } cases[] = {{"New York", 1, 0, 0}, {"null", 1, 1, 0}, {"nul", 1, 0, 0}, {"null ", 0, 0, 0}, {"12", 0, 0, 0}, {"\"12\"", 1, 0, 0}, {"12 a", 1, 0, 0}, {"true", 0, 0, 0},
-                 {"-1.5e3", 0, 0, 0}, {"1.5e", 1, 0, 0}, {"[1]", 0, 1, 0}, {" [", 0, 0, 0}, {" a", 1, 0, 0}, {"", 1, 1, 0}, {" ", 1, 0, 0}, {"king", 1, 1, 0}, {"\"king\"", 1, 0, 0},
-                 {"7", 0, 1, 0}, {"\"7\"", 1, 1, 0}, {"123456789", 0, 0, 0}, {"12345678a", 1, 0, 0}, {"[\"<b>\"]", 0, 0, 1}, {"[\"</arg_value>\"]", 0, 0, 0},
-                 {"[\"\\u003c/arg_value>\"]", 0, 0, 1}, {"[\"<arg_key\\u003e\"]", 0, 0, 1}, {"[]", 0, 0, 1}, {"[1]]", 0, 0, 0}};
+    } cases[] = {{"New York", 1, 0, 0}, {"null", 1, 1, 0}, {"nul", 1, 0, 0}, {"null ", 0, 0, 0}, {"12", 0, 0, 0},
+                 {"\"12\"", 1, 0, 0}, {"12 a", 1, 0, 0}, {"true", 0, 0, 0}, {"-1.5e3", 0, 0, 0}, {"1.5e", 1, 0, 0},
+                 {"[1]", 0, 1, 0}, {" [", 0, 0, 0}, {" a", 1, 0, 0}, {"", 1, 1, 0}, {" ", 1, 0, 0}, {"king", 1, 1, 0},
+                 {"\"king\"", 1, 0, 0}, {"7", 0, 1, 0}, {"\"7\"", 1, 1, 0}, {"123456789", 0, 0, 0},
+                 {"12345678a", 1, 0, 0}, {"[\"<b>\"]", 0, 0, 1}, {"[\"</arg_value>\"]", 0, 0, 0},
+                 {"[\"\\u003c/arg_value>\"]", 0, 0, 1}, {"[\"<arg_key\\u003e\"]", 0, 0, 1}, {"[]", 0, 0, 1},
+                 {"[1]]", 0, 0, 0}};
     char pairs[200];
     for (size_t i = 0; i < COUNT(cases); i++) {
         snprintf(pairs, sizeof pairs, PAIR("t", "%s"), cases[i].value);
@@ -397,7 +435,8 @@ TEST(other_values_are_json)
 
 TEST(other_keys_are_names)
 {
-    static const char open[] = "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"integer\"}}, \"required\": [\"ab\"], \"additionalProperties\": {\"type\": \"boolean\"}}";
+    static const char open[] = "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"integer\"}}, "
+                               "\"required\": [\"ab\"], \"additionalProperties\": {\"type\": \"boolean\"}}";
     check_pairs("{}", PAIR("any", "thing") PAIR("x", "{\"y\": 1}"), 1);
     check_pairs("{}", "", 1);
     check_pairs(open, PAIR("ab", "1"), 1);
@@ -419,8 +458,10 @@ TEST(what_a_format_cannot_write_is_refused)
     } refused[] = {{MEANING_GLM, "{\"type\": \"object\", \"properties\": {\" a\": {}}}"},
                    {MEANING_GLM, "{\"type\": \"object\", \"properties\": {\"a</arg_key>\": {}}}"},
                    {MEANING_GLM, "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [[\"<tool_call>\"]]}}}"},
-                   {MEANING_DEEPSEEK_V32, "{\"type\": \"object\", \"properties\": {\"a\\\" string=\\\"true\\\">\": {}}}"},
-                   {MEANING_DEEPSEEK_V32, "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [\"</｜DSML｜parameter>\"]}}}"}};
+                   {MEANING_DEEPSEEK_V32,
+                    "{\"type\": \"object\", \"properties\": {\"a\\\" string=\\\"true\\\">\": {}}}"},
+                   {MEANING_DEEPSEEK_V32,
+                    "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [\"</｜DSML｜parameter>\"]}}}"}};
     for (size_t i = 0; i < COUNT(refused); i++) {
         check_refused(refused[i].calls, refused[i].parameters, VB_UNSUPPORTED);
     }
@@ -429,8 +470,10 @@ TEST(what_a_format_cannot_write_is_refused)
 /* Arguments of f as DeepSeek-V3.2 writes them. */
 static void check_parameters(const char *parameters, const char *pairs, int wanted)
 {
-    check_call(MEANING_DEEPSEEK_V32, parameters, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">", pairs, "\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", wanted);
-    check_call(MEANING_DEEPSEEK_V32, parameters, "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\">", pairs, "</｜DSML｜invoke></｜DSML｜function_calls>", wanted);
+    check_call(MEANING_DEEPSEEK_V32, parameters, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">", pairs,
+               "\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", wanted);
+    check_call(MEANING_DEEPSEEK_V32, parameters, "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\">", pairs,
+               "</｜DSML｜invoke></｜DSML｜function_calls>", wanted);
 }
 
 #define PARAMETER(key, kind, value) "<｜DSML｜parameter name=\"" key "\" string=\"" kind "\">" value "</｜DSML｜parameter>"
@@ -439,9 +482,12 @@ static void check_parameters(const char *parameters, const char *pairs, int want
 
 TEST(a_value_says_whether_it_is_a_text)
 {
-    static const char maybe[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"anyOf\": [{\"type\": \"string\", \"maxLength\": 5}, {\"type\": \"null\"}]}}}",
-                      listed[] = "{\"type\": \"object\", \"properties\": {\" t\": {\"enum\": [\"king\", 7, \"7\", \"\", \"a\\u0000\"]}}, \"required\": [\" t\"]}",
-                      open[] = "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"integer\"}}, \"required\": [\"ab\"], \"additionalProperties\": {\"type\": \"array\"}}";
+    static const char maybe[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"anyOf\": [{\"type\": \"string\", "
+                                "\"maxLength\": 5}, {\"type\": \"null\"}]}}}",
+                      listed[] = "{\"type\": \"object\", \"properties\": {\" t\": {\"enum\": [\"king\", 7, \"7\", "
+                                 "\"\", \"a\\u0000\"]}}, \"required\": [\" t\"]}",
+                      open[] = "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"integer\"}}, "
+                               "\"required\": [\"ab\"], \"additionalProperties\": {\"type\": \"array\"}}";
     check_parameters(maybe, "", 1);
     check_parameters(maybe, TEXT("t", ""), 1);
     check_parameters(maybe, "\n" TEXT("t", "null"), 1);
@@ -473,9 +519,12 @@ TEST(a_value_says_whether_it_is_a_text)
 
 TEST(missing_memory_is_an_error_and_nothing_leaks)
 {
-    static const char parameters[] = "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"enum\": [1, [2], \"x\"]},"
-                                     " \"c\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}, \"additionalProperties\": {}}";
-    json_t *tools = json_pack("[{s:{s:s}}, {s:{s:s, s:o}}]", "function", "name", "g", "function", "name", "f", "parameters", parsed(parameters));
+    static const char parameters[] =
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"enum\": [1, [2], \"x\"]},"
+        " \"c\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}, "
+        "\"additionalProperties\": {}}";
+    json_t *tools = json_pack("[{s:{s:s}}, {s:{s:s, s:o}}]", "function", "name", "g", "function", "name", "f",
+                              "parameters", parsed(parameters));
     for (size_t i = 0; i < COUNT(formats); i++) {
         unsigned char byte[MEANING_MARKS];
         choose_bytes(formats[i], 1, byte);
@@ -485,7 +534,10 @@ TEST(missing_memory_is_an_error_and_nothing_leaks)
             struct schema *s;
             char error[512];
             failing = n;
-            rc = schema_of_calls(&s, &(struct schema_calls){.calls = formats[i], .mark_byte = byte, .tools = tools, .most = 2}, error);
+            rc = schema_of_calls(&s,
+                                 &(struct schema_calls){.calls = formats[i], .mark_byte = byte, .tools = tools,
+                                                        .most = 2},
+                                 error);
             failing = -1;
             assert_true(rc == VB_OK || rc == VB_NO_MEMORY);
             schema_close(s);

@@ -105,10 +105,12 @@ TEST(hostile_schemas_are_bounded)
 TEST(missing_memory_is_an_error_and_nothing_leaks)
 {
     static const char text[] = "{\"a\":[1,\"\\u00e9x\",{\"k\":null}],\"c\":true,\"z\":null}";
-    json_t *json = parsed("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"array\"}, \"b\": {\"enum\": [1, [2], \"x\", 1.25]},"
-          " \"c\": {\"oneOf\": [{\"type\": \"null\"}, {\"type\": \"boolean\"}]}},"
-                          " \"required\": [\"a\", \"z\"], \"additionalProperties\": {\"$ref\": \"#/$defs/q\"}, \"$defs\": {\"q\": {\"anyOf\": [true,"
-                                " {\"const\": {\"k\": 1}}]}}}");
+    json_t *json = parsed("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"array\"}, \"b\": {\"enum\": [1, "
+                          "[2], \"x\", 1.25]},"
+                          " \"c\": {\"oneOf\": [{\"type\": \"null\"}, {\"type\": \"boolean\"}]}},"
+                          " \"required\": [\"a\", \"z\"], \"additionalProperties\": {\"$ref\": \"#/$defs/q\"}, "
+                          "\"$defs\": {\"q\": {\"anyOf\": [true,"
+                          " {\"const\": {\"k\": 1}}]}}}");
     struct schema_state *state = NULL, *copy = NULL;
     struct schema *s = NULL;
     char error[512];

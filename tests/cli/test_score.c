@@ -1,5 +1,5 @@
-/* tests/cli/test_score.c -- `verbatim score`: the numbers are those of the logits, in any batch, and `diff` of such files. Runs the
- * program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_score.c -- `verbatim score`: the numbers are those of the logits, in any batch, and `diff` of such
+ * files. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,9 +19,9 @@
 static const char *const lines[TEXTS] = {
     "{\"id\": \"a\", \"prompt\": [5,6,7], \"response\": [8,9,10,11,12,13]}",
     "{\"id\": \"b\", \"prompt\": [70,9,33,17,2,88,41,5,6,7], \"temperature\": 0.7}",
-    "{\"prompt\": [5,6,7], \"response\": [8,9,10,3]}",
-    "{\"prompt\": [4], \"response\": [8]}",
-    "{\"id\": 7, \"prompt\": [5,6,7], \"response\": [8,9], \"routed_experts\": [" ROUTE "," ROUTE "," ROUTE "," ROUTE "]}"};
+    "{\"prompt\": [5,6,7], \"response\": [8,9,10,3]}", "{\"prompt\": [4], \"response\": [8]}",
+    "{\"id\": 7, \"prompt\": [5,6,7], \"response\": [8,9], \"routed_experts\": [" ROUTE "," ROUTE "," ROUTE "," ROUTE
+    "]}"};
 static const int firsts[TEXTS] = {3, 1, 3, 1, 3};
 
 static const char *write_lines(int i, const char *name, const char *const *texts, int count)
@@ -55,9 +55,12 @@ static void forget_scores(json_t *scores[TEXTS])
         json_decref(scores[i]);
 }
 
-/* ---- the numbers -------------------------------------------------------------------------------------------------------- */
+/* ---- the numbers ------------------------------------------------------------------------------------------------- */
 
-static double at(const json_t *j, const char *name, size_t i) { return json_number_value(json_array_get(json_object_get(j, name), i)); }
+static double at(const json_t *j, const char *name, size_t i)
+{
+    return json_number_value(json_array_get(json_object_get(j, name), i));
+}
 
 static void expect_near(const char *what, double got, double wanted)
 {
@@ -82,7 +85,8 @@ static void check_token(const json_t *score, size_t i, const float *z, int V, in
     expect_near("an entropy", at(score, "entropies", i), entropy);
     assert_int_equal(at(score, "ranks", i), rank);
     if (T > 0)
-        expect_near("a log-probability at a temperature", at(score, "logprobs_at_temperature", i), (double)z[token] / T - log(at_T));
+        expect_near("a log-probability at a temperature", at(score, "logprobs_at_temperature", i),
+                    (double)z[token] / T - log(at_T));
     const json_t *top = json_array_get(json_array_get(json_object_get(score, "top"), i), 0);
     assert_int_equal(json_integer_value(json_array_get(top, 0)), best);
     expect_near("the best log-probability", json_real_value(json_array_get(top, 1)), (double)z[best] - log(sum));
@@ -97,7 +101,8 @@ static void check_text(const json_t *score, int line)
         sprintf(ids + strlen(ids), "%s%d", i ? "," : "", token_at(tokens, i));
     write_text(dir, "routes.json", lines[line]);
     if (strstr(lines[line], "routed_experts"))
-        done(RUN("logits", V3, "--tokens", ids, "-o", in_dir(6, "logits"), "--force", "--routes-in", in_dir(7, "routes.json")));
+        done(RUN("logits", V3, "--tokens", ids, "-o", in_dir(6, "logits"), "--force", "--routes-in",
+                 in_dir(7, "routes.json")));
     else
         done(RUN("logits", V3, "--tokens", ids, "-o", in_dir(6, "logits"), "--force"));
     char *bytes = bytes_of(in_dir(6, "logits"), &size);
@@ -143,9 +148,11 @@ static void expect_same_scores(const char *a, const char *b)
 
 TEST(no_number_depends_on_the_batch_and_a_run_can_be_resumed)
 {
-    const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *out = in_dir(1, "out.jsonl"), *other = in_dir(2, "other.jsonl");
+    const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *out = in_dir(1, "out.jsonl"),
+               *other = in_dir(2, "other.jsonl");
     done(RUN("score", V3, "--file", in, "-o", out, "--routes", "--threads", "1", "--max-sequences", "1"));
-    done(RUN("score", V3, "--file", in, "-o", other, "--routes", "--threads", "3", "--prefill-chunk", "2", "--cache-tokens", "45"));
+    done(RUN("score", V3, "--file", in, "-o", other, "--routes", "--threads", "3", "--prefill-chunk", "2",
+             "--cache-tokens", "45"));
     expect_same_scores(out, other);
     size_t size;
     char *bytes = bytes_of(other, &size);
@@ -158,7 +165,8 @@ TEST(no_number_depends_on_the_batch_and_a_run_can_be_resumed)
     assert_int_equal(integer(j, "scored"), TEXTS - 1);
     json_decref(j);
     expect_same_scores(out, other);
-    expect_failure(RUN("score", V3, "--file", in, "-o", other), 1, "was computed by another model or with other options");
+    expect_failure(RUN("score", V3, "--file", in, "-o", other), 1,
+                   "was computed by another model or with other options");
     struct said s = RUN("score", V3, "--file", in, "--json");
     expect_code(&s, 2);
     assert_non_null(strstr(s.out, "--json wants -o"));
@@ -168,7 +176,8 @@ TEST(no_number_depends_on_the_batch_and_a_run_can_be_resumed)
     json_decref(j);
     bytes = bytes_of(in_dir(4, "one.out"), &size);
     j = json_loads(bytes, 0, NULL);
-    assert_int_equal(strlen(string(j, "routed_experts")), 4 * 3 * 3 * 4 * 4 / 3); /* 4 tokens, 3 layers, 3 experts, int32 in base64 */
+    assert_int_equal(strlen(string(j, "routed_experts")), 4 * 3 * 3 * 4 * 4 / 3); /* 4 tokens, 3 layers, 3 experts,
+                                                                                     int32 in base64 */
     assert_int_equal(strncmp(string(j, "routed_experts"), "AAAAAAAAAAAAAAAAAQAAAAIAAAADAAAABAAAAAUAAAAGAAAA", 48), 0);
     json_decref(j);
     free(bytes);
@@ -178,7 +187,8 @@ static double first_logprob(const char *in, const char *context)
 {
     size_t size;
     const char *out = in_dir(5, "yarn.out");
-    json_t *j = JSON("score", V3, "--file", in, "-o", out, "--convention", "yarn=max-len", "--context", context, "--max-sequences", "1");
+    json_t *j = JSON("score", V3, "--file", in, "-o", out, "--convention", "yarn=max-len", "--context", context,
+                     "--max-sequences", "1");
     json_decref(j);
     char *bytes = bytes_of(out, &size);
     json_t *score = json_loads(bytes, JSON_DISABLE_EOF_CHECK, NULL);
@@ -212,11 +222,14 @@ TEST(invalid_lines_are_one_sentence)
         {"{\"prompt\": [5], \"response\": []}", "line 1: it has 1 tokens"},
         {"{\"prompt\": [5, 6], \"response\": []}", "line 1: the response is empty"},
         {"{\"prompt\": [5, 100000]}", "line 1: token 1 of prompt is 100000, outside the vocabulary of "},
-        {"{\"prompt\": [5, 6], \"respons\": [7]}", "unknown key \"respons\"; known are id, prompt, response, temperature, routed_experts and indexer_topk"},
+        {"{\"prompt\": [5, 6], \"respons\": [7]}",
+         "unknown key \"respons\"; known are id, prompt, response, temperature, routed_experts and indexer_topk"},
         {"{\"prompt\": [5, 6], \"temperature\": -1}", "temperature is -1, wanted 0 or a number"},
         {"{\"prompt\": \"text\", \"response\": [6]}", "tokenizer"},
-        {"{\"prompt\": [5, 6, 7, 8], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]]]}", "routed_experts has rows for 1 tokens, the text has 4"},
-        {"{\"prompt\": [5, 6], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,5]]]}", "the routes send token 0 in layer 2 to the same expert twice"},
+        {"{\"prompt\": [5, 6, 7, 8], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]]]}",
+         "routed_experts has rows for 1 tokens, the text has 4"},
+        {"{\"prompt\": [5, 6], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,5]]]}",
+         "the routes send token 0 in layer 2 to the same expert twice"},
         {"[5, 6]", "line 1: it is [5,6], wanted an object"},
         {"{", "line 1: column "}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -227,10 +240,10 @@ TEST(invalid_lines_are_one_sentence)
     }
 }
 
-/* ---- diff --------------------------------------------------------------------------------------------------------------- */
+/* ---- diff -------------------------------------------------------------------------------------------------------- */
 
-/* Three texts as another engine would write them; each log-probability is moved by `noise` with changing signs. `form`: 0 SGLang,
- * 1 vLLM, 2 plain lines, 3 plain lines at the temperature. */
+/* Three texts as another engine would write them; each log-probability is moved by `noise` with changing signs. `form`:
+ * 0 SGLang, 1 vLLM, 2 plain lines, 3 plain lines at the temperature. */
 static const char *foreign(int i, const char *name, const char *scores_file, int form, double noise, int wrong_token)
 {
     static char all[32768];
@@ -240,7 +253,8 @@ static const char *foreign(int i, const char *name, const char *scores_file, int
     for (int t = 0; t < TEXTS; t++) {
         const json_t *tokens = json_object_get(scores[t], "tokens");
         size_t count = json_array_size(tokens), first = (size_t)firsts[t];
-        const char *key = form == 3 && json_object_get(scores[t], "logprobs_at_temperature") ? "logprobs_at_temperature" : "logprobs";
+        const char *key = form == 3 && json_object_get(scores[t], "logprobs_at_temperature") ? "logprobs_at_temperature"
+                                                                                             : "logprobs";
         char *ids = json_dumps(tokens, 0);
         to += form == 0   ? sprintf(to, "{\"meta_info\": {\"id\": \"x%d\", \"input_token_logprobs\": [", t)
               : form == 1 ? sprintf(to, "{\"prompt_token_ids\": %s, \"prompt_logprobs\": [", ids)
@@ -262,7 +276,8 @@ static const char *foreign(int i, const char *name, const char *scores_file, int
             else if (form == 1 && k < first)
                 to += sprintf(to, "%s{\"%d\": {\"logprob\": null, \"rank\": 3}}", comma, id);
             else if (form == 1)
-                to += sprintf(to, "%s{\"%d\": {\"logprob\": %.17g, \"rank\": %d}}", comma, id, x, (int)at(scores[t], "ranks", k - first));
+                to += sprintf(to, "%s{\"%d\": {\"logprob\": %.17g, \"rank\": %d}}", comma, id, x,
+                              (int)at(scores[t], "ranks", k - first));
             else if (k >= first)
                 to += sprintf(to, "%s%.17g", k > first ? ", " : "", x);
         }
@@ -273,7 +288,10 @@ static const char *foreign(int i, const char *name, const char *scores_file, int
     return in_dir(i, name);
 }
 
-static json_t *compared(int code, const char *a, const char *b) { return json_of_code(code, (const char *const[]){verbatim, "diff", a, b, "--json", NULL}); }
+static json_t *compared(int code, const char *a, const char *b)
+{
+    return json_of_code(code, (const char *const[]){verbatim, "diff", a, b, "--json", NULL});
+}
 
 TEST(scores_of_other_engines_are_compared)
 {
@@ -285,7 +303,8 @@ TEST(scores_of_other_engines_are_compared)
     json_decref(j);
     for (int form = 0; form < 4; form++) {
         j = compared(0, ours, foreign(2, "theirs.jsonl", ours, form, 1e-3, -1));
-        if (strcmp(string(j, "verdict"), "rounding") || integer(j, "tokens") != 22 || real(j, "rms") < 1e-3 || real(j, "rms") > 1.5e-3)
+        if (strcmp(string(j, "verdict"), "rounding") || integer(j, "tokens") != 22 || real(j, "rms") < 1e-3 ||
+            real(j, "rms") > 1.5e-3)
             fail_msg("form %d: %s", form, json_dumps(j, 0));
         assert_string_equal(string(j, "convention_a"), form == 3 ? "at the temperature" : "raw");
         json_decref(j);
@@ -302,7 +321,8 @@ TEST(scores_of_other_engines_are_compared)
 /* An error in all tokens moves the estimated bound, and not the measured one. */
 TEST(the_bound_of_a_model_finds_an_error_in_all_tokens)
 {
-    const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *ours = in_dir(1, "ours.jsonl"), *theirs = in_dir(3, "bf16.jsonl");
+    const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *ours = in_dir(1, "ours.jsonl"),
+               *theirs = in_dir(3, "bf16.jsonl");
     done(RUN("score", V3, "--file", in, "-o", ours));
     done(RUN("score", V3, "--file", in, "-o", theirs, "--precision", "bf16"));
     json_t *j = json_of_code(0, (const char *const[]){verbatim, "diff", ours, theirs, "--model", V3, "--json", NULL});
@@ -314,22 +334,29 @@ TEST(the_bound_of_a_model_finds_an_error_in_all_tokens)
     j = compared(0, ours, in_dir(2, "theirs.jsonl"));
     assert_string_equal(string(j, "bound_kind"), "estimated");
     json_decref(j);
-    j = json_of_code(3, (const char *const[]){verbatim, "diff", ours, in_dir(2, "theirs.jsonl"), "--model", V3, "--json", NULL});
+    j = json_of_code(3, (const char *const[]){verbatim, "diff", ours, in_dir(2, "theirs.jsonl"), "--model", V3,
+                                              "--json", NULL});
     assert_string_equal(string(j, "verdict"), "structural");
     assert_int_equal(json_array_size(json_object_get(j, "differences")), integer(j, "tokens"));
     json_decref(j);
-    j = json_of_code(3, (const char *const[]){verbatim, "diff", ours, theirs, "--model", V3, "--arithmetic", "f32", "--json", NULL});
+    j = json_of_code(3, (const char *const[]){verbatim, "diff", ours, theirs, "--model", V3, "--arithmetic", "f32",
+                                              "--json", NULL});
     json_decref(j);
 }
 
 TEST(ties_and_other_routes_are_told_apart)
 {
-    static const char *const a[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.001,-2.002,-3.001,-4.002], \"ranks\": [1,2,1,4], "
-                                    "\"routed_experts\": [[[1,2]],[[3,4]],[[5,6]],[[7,8]]]}"};
-    static const char *const tie[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.0,-3.0,-4.0], \"ranks\": [1,1,1,4]}"};
-    static const char *const far[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.0,-3.0,-4.0], \"top\": [[[2,-1.0]],[[3,-2.0]],[[9,-1.0]],[[9,-1]]]}"};
-    static const char *const route[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.0,-3.0,-4.5], \"routed_experts\": [[[2,1]],[[3,4]],[[5,7]],[[7,8]]]}"};
-    static const char *const early[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.5,-3.0,-4.0], \"routed_experts\": [[[2,1]],[[3,4]],[[5,7]],[[7,8]]]}"};
+    static const char
+        *const a[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.001,-2.002,-3.001,-4.002], \"ranks\": [1,2,1,4], "
+                      "\"routed_experts\": [[[1,2]],[[3,4]],[[5,6]],[[7,8]]]}"};
+    static const char
+        *const tie[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.0,-3.0,-4.0], \"ranks\": [1,1,1,4]}"};
+    static const char *const far[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.0,-3.0,-4.0], \"top\": "
+                                      "[[[2,-1.0]],[[3,-2.0]],[[9,-1.0]],[[9,-1]]]}"};
+    static const char *const route[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.0,-3.0,-4.5], "
+                                        "\"routed_experts\": [[[2,1]],[[3,4]],[[5,7]],[[7,8]]]}"};
+    static const char *const early[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.0,-2.5,-3.0,-4.0], "
+                                        "\"routed_experts\": [[[2,1]],[[3,4]],[[5,7]],[[7,8]]]}"};
     static const char *const other[] = {"{\"tokens\": [1,2,3,4,6], \"logprobs\": [-1.0,-2.5,-3.0,-4.0]}"};
     const char *ours = write_lines(0, "a.jsonl", a, 1);
     json_t *j = compared(0, ours, write_lines(1, "b.jsonl", tie, 1));
@@ -345,14 +372,16 @@ TEST(ties_and_other_routes_are_told_apart)
     assert_string_equal(string(j, "verdict"), "structural");
     json_decref(j);
     expect_failure(RUN("diff", ours, write_lines(1, "b.jsonl", other, 1)), 1, "no text with the same tokens");
-    expect_failure(RUN("diff", ours, write_lines(1, "b.jsonl", lines, 1)), 1, "b.jsonl: text 1: wanted arrays tokens and logprobs");
+    expect_failure(RUN("diff", ours, write_lines(1, "b.jsonl", lines, 1)), 1,
+                   "b.jsonl: text 1: wanted arrays tokens and logprobs");
     write_text(dir, "b.jsonl", "{\"tokens\"");
     expect_failure(RUN("diff", ours, in_dir(1, "b.jsonl")), 1, "b.jsonl: line 1: column ");
     write_text(dir, "b.jsonl", "");
     expect_failure(RUN("diff", ours, in_dir(1, "b.jsonl")), 1, "there is no text in it");
     struct said s = RUN("diff", ours, write_lines(1, "b.jsonl", route, 1));
     expect_code(&s, 3);
-    assert_non_null(strstr(s.out, "other route  text 1, token 4 (id 5): A = -4.002, B = -4.5; row 2 took other experts\n"));
+    assert_non_null(strstr(s.out,
+                           "other route  text 1, token 4 (id 5): A = -4.002, B = -4.5; row 2 took other experts\n"));
     assert_non_null(strstr(s.out, "3 rounding, 1 other route\nother route\n"));
     forget(&s);
 }
@@ -379,8 +408,8 @@ static void make_tokens_alike(void)
 TEST(the_second_of_two_equal_logits_has_the_next_rank)
 {
     static const char *const texts[TEXTS] = {
-        "{\"prompt\": [5,6,7], \"response\": [4]}", "{\"prompt\": [5,6,7], \"response\": [9]}", "{\"prompt\": [70,33], \"response\": [4]}",
-        "{\"prompt\": [70,33], \"response\": [9]}", "{\"prompt\": [5,6]}"};
+        "{\"prompt\": [5,6,7], \"response\": [4]}", "{\"prompt\": [5,6,7], \"response\": [9]}",
+        "{\"prompt\": [70,33], \"response\": [4]}", "{\"prompt\": [70,33], \"response\": [9]}", "{\"prompt\": [5,6]}"};
     json_t *scores[TEXTS];
     make_tokens_alike();
     const char *in = write_lines(0, "texts.jsonl", texts, TEXTS), *out = in_dir(1, "scores.jsonl");

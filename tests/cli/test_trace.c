@@ -1,6 +1,6 @@
-/* tests/cli/test_trace.c -- `verbatim trace` from outside: every trace is followed line by line with caches, tokens and drafts kept
- * here, and each number in it must be the one that follows. Runs the program itself (argv[1], or ../verbatim beside this one) in
- * the repository's root. */
+/* tests/cli/test_trace.c -- `verbatim trace` from outside: every trace is followed line by line with caches, tokens and
+ * drafts kept here, and each number in it must be the one that follows. Runs the program itself (argv[1], or
+ * ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static json_t *lines_of(const struct said *s)
     return lines;
 }
 
-/* ---- a trace, followed -------------------------------------------------------------------------------------------- */
+/* ---- a trace, followed ------------------------------------------------------------------------------------------- */
 
 struct follower {
     const char *command;
@@ -42,15 +42,16 @@ struct follower {
     long long made[1 + DEPTHS][MOST_ROWS]; /* the line that made this hidden row, or 0 */
     long long drafts[DEPTHS], proposed, round, accepted, forwards;
     long long handed;                      /* hidden rows of the target that the drafter has: 0.. */
-    long long aside;                       /* 1 + the row of depth 0 whose place a row of zeros has, in a dummy slot; else 0 */
+    long long aside;                       /* 1 + the row of depth 0 whose place a row of zeros has, in a dummy slot;
+                                              else 0 */
     int judged;                            /* the target's pass of this round was seen */
 };
 
-#define EXPECT(f, what, is, wanted)                                                                                       \
-    do {                                                                                                                  \
-        long long is_ = (is), wanted_ = (wanted);                                                                         \
-        if (is_ != wanted_)                                                                                               \
-            wrong(f, what, is_, wanted_);                                                                                 \
+#define EXPECT(f, what, is, wanted) \
+    do { \
+        long long is_ = (is), wanted_ = (wanted); \
+        if (is_ != wanted_) \
+            wrong(f, what, is_, wanted_); \
     } while (0)
 
 static void wrong(const struct follower *f, const char *what, long long is, long long wanted)
@@ -167,11 +168,13 @@ static void follow_module(struct follower *f)
 
 static void follow_target(struct follower *f)
 {
-    size_t n = json_array_size(list(f, "input_ids")), chosen = json_array_size(list(f, "chosen")), drafts = 0, committed = 0;
+    size_t n = json_array_size(list(f, "input_ids")), chosen = json_array_size(list(f, "chosen")), drafts = 0,
+           committed = 0;
     long long first = at(f, "index", 0), accepted = 0;
     EXPECT(f, "a second judgement of the round", f->judged, 0);
     f->judged = 1;
-    for (long long k = 0; k < DEPTHS && !f->keep; k++) { /* row i of depth k took token i+k+1: no draft is in its cache */
+    for (long long k = 0; k < DEPTHS && !f->keep; k++) { /* row i of depth k took token i+k+1: no draft is in its
+                                                            cache */
         long long final = f->count - 1 - k > 0 ? f->count - 1 - k : 0;
         EXPECT(f, "a row that was made of a draft stays in a module's cache", f->length[1 + k] > final + f->phantom, 0);
     }
@@ -185,7 +188,8 @@ static void follow_target(struct follower *f)
     EXPECT(f, "drafts", (long long)drafts, f->proposed);
     EXPECT(f, "rows of a padded pass", f->padded_to && first >= f->prompt && (long long)n != f->padded_to, 0);
     EXPECT(f, "the newest token is read when one is chosen", chosen && first + (long long)committed != f->count, 0);
-    EXPECT(f, "rows that the head reads", (long long)json_array_size(list(f, "lm_head_indices")), chosen ? 1 + (long long)drafts : 0);
+    EXPECT(f, "rows that the head reads", (long long)json_array_size(list(f, "lm_head_indices")),
+           chosen ? 1 + (long long)drafts : 0);
     for (size_t i = 0; chosen && i <= drafts; i++)
         EXPECT(f, "the row that the head reads", at(f, "lm_head_indices", i), (long long)(committed - 1 + i));
     for (size_t i = 0; i < chosen; i++) {
@@ -206,7 +210,8 @@ static void follow_target(struct follower *f)
     EXPECT(f, "rows of the target that stand", f->length[0], stands);
     for (size_t i = 0; i < json_array_size(list(f, "hidden_kept")); i++)
         EXPECT(f, "a hidden row that is kept", at(f, "hidden_kept", i), first + (long long)i);
-    EXPECT(f, "hidden rows kept", (long long)json_array_size(list(f, "hidden_kept")), f->handed >= 0 ? stands - first : 0);
+    EXPECT(f, "hidden rows kept", (long long)json_array_size(list(f, "hidden_kept")),
+           f->handed >= 0 ? stands - first : 0);
     f->handed = f->handed >= 0 ? stands : f->handed;
 }
 
@@ -214,9 +219,12 @@ static void follow_pass(struct follower *f)
 {
     int is_target = json_is_null(json_object_get(f->pass, "depth"));
     long long round = integer(f->pass, "round"), cache = is_target ? 0 : 1 + integer(f->pass, "depth");
-    expect_keys(f->pass, is_target ? "round:i pass:s depth:n input_ids:a pieces:a index:a slots:a positions:a draft:a parents:a hidden:a "
-                                     "context_length:i lm_head_indices:a chosen:a cut:a hidden_kept:a accepted:i cut_before:a"
-                                   : "round:i pass:s depth:i input_ids:a pieces:a index:a slots:a positions:a draft:a parents:a hidden:a "
+    expect_keys(f->pass, is_target ? "round:i pass:s depth:n input_ids:a pieces:a index:a slots:a positions:a draft:a "
+                                     "parents:a hidden:a "
+                                     "context_length:i lm_head_indices:a chosen:a cut:a hidden_kept:a accepted:i "
+                                     "cut_before:a"
+                                   : "round:i pass:s depth:i input_ids:a pieces:a index:a slots:a positions:a draft:a "
+                                     "parents:a hidden:a "
                                      "context_length:i lm_head_indices:a chosen:a cut:a module:i cut_before:a");
     EXPECT(f, "pass", !strcmp(string(f->pass, "pass"), "target"), is_target);
     if (round != f->round) {
@@ -246,11 +254,14 @@ static json_t *follow(const char *const *arguments, const char *method, const ch
         assert_true(i + 4 < MOST_ARGUMENTS);
     struct said s = run_to(PIPE, all);
     expect_code(&s, 0);
-    json_t *lines = lines_of(&s), *begin = json_array_get(lines, 0), *end = json_array_get(lines, json_array_size(lines) - 1);
+    json_t *lines = lines_of(&s), *begin = json_array_get(lines, 0),
+           *end = json_array_get(lines, json_array_size(lines) - 1);
     f = (struct follower){.command = s.command, .pass = begin, .vanilla = !strcmp(method, "mtp-vanilla"),
-                          .reroll = !strcmp(method, "eagle-reroll"), .keep = !strcmp(method, "eagle-keep"), .phantom = !strcmp(convention, "as=llama.cpp"),
+                          .reroll = !strcmp(method, "eagle-reroll"), .keep = !strcmp(method, "eagle-keep"),
+                          .phantom = !strcmp(convention, "as=llama.cpp"),
                           .token_positions = !strcmp(convention, "as=llama.cpp") || !strcmp(convention, "as=mindie"),
-                          .zeros = !strcmp(convention, "missing-hidden=zeros"), .handed = !strcmp(method, "none") ? -1 : 0};
+                          .zeros = !strcmp(convention, "missing-hidden=zeros"),
+                          .handed = !strcmp(method, "none") ? -1 : 0};
     expect_keys(begin, "event:s draft:s draft_tokens:i conventions:s padded:b prompt:a prompt_pieces:a");
     expect_keys(end, "event:s tokens:a pieces:a finish_reason:s fingerprint:s stats:o");
     if (json_is_true(json_object_get(begin, "padded")))
@@ -277,20 +288,24 @@ static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll"
 
 TEST(every_number_of_every_trace_follows_from_those_before_it)
 {
-    static const char *const conventions[] = {"gate=f32", "as=mindie", "as=llama.cpp", "as=vllm-2025", "missing-hidden=zeros"};
+    static const char *const conventions[] = {"gate=f32", "as=mindie", "as=llama.cpp", "as=vllm-2025",
+                                              "missing-hidden=zeros"};
     static const char *const dirs[] = {TINY "v3-mtp3", TINY "v3"}, *const K[] = {"1", "2", "3", "5"};
     size_t accepted = 0, traces = 0;
     for (size_t i = 0; i < COUNT(methods) * COUNT(conventions) * COUNT(dirs) * COUNT(K); i++) {
-        size_t m = i % COUNT(methods), k = i / COUNT(methods) % COUNT(K), c = i / COUNT(methods) / COUNT(K) % COUNT(conventions);
+        size_t m = i % COUNT(methods), k = i / COUNT(methods) % COUNT(K),
+               c = i / COUNT(methods) / COUNT(K) % COUNT(conventions);
         const char *dir = dirs[i / COUNT(methods) / COUNT(K) / COUNT(conventions)];
         for (int padded = 0; padded < 2; padded++) {
             int preset = !strncmp(conventions[c], "as=", 3);
-            const char *arguments[] = {dir, "--tokens", "5,6,7,70,9,33", "-n", "14", "--ignore-eos", "--json", "--draft", methods[m],
-                                       "--draft-tokens", K[k], preset ? "--as" : "--convention", conventions[c] + 3 * preset,
-                                       "--threads", "1", "--prefill-chunk", i % 3 ? "4" : "100", "--temperature",
-                                       i % 2 ? "0" : "0.3", padded ? "--padded" : NULL, NULL};
+            const char *arguments[] = {dir, "--tokens", "5,6,7,70,9,33", "-n", "14", "--ignore-eos", "--json",
+                                       "--draft", methods[m], "--draft-tokens", K[k], preset ? "--as" : "--convention",
+                                       conventions[c] + 3 * preset, "--threads", "1", "--prefill-chunk",
+                                       i % 3 ? "4" : "100", "--temperature", i % 2 ? "0" : "0.3",
+                                       padded ? "--padded" : NULL, NULL};
             json_t *lines = follow(arguments, methods[m], conventions[c]);
-            accepted += (size_t)integer(json_object_get(json_array_get(lines, json_array_size(lines) - 1), "stats"), "accepted");
+            accepted += (size_t)integer(json_object_get(json_array_get(lines, json_array_size(lines) - 1), "stats"),
+                                        "accepted");
             traces++;
             json_decref(lines);
         }
@@ -303,25 +318,28 @@ TEST(a_trace_of_text_is_followed_and_gives_what_generate_gives)
 {
     static const char *const all[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "none"};
     for (size_t m = 0; m < COUNT(all); m++) {
-        const char *arguments[] = {"golden/tale", "--prompt", "Once upon a time", "-n", "40", "--draft", all[m], "--json",
-                                   "--threads", "1", NULL};
+        const char *arguments[] = {"golden/tale", "--prompt", "Once upon a time", "-n", "40", "--draft", all[m],
+                                   "--json", "--threads", "1", NULL};
         json_t *lines = follow(arguments, all[m], ""), *end = json_array_get(lines, json_array_size(lines) - 1);
-        json_t *j = JSON("generate", "golden/tale", "--prompt", "Once upon a time", "-n", "40", "--draft", all[m], "--threads", "1");
+        json_t *j = JSON("generate", "golden/tale", "--prompt", "Once upon a time", "-n", "40", "--draft", all[m],
+                         "--threads", "1");
         assert_true(json_equal(json_object_get(end, "tokens"), json_object_get(j, "tokens")));
         assert_string_equal(string(end, "fingerprint"), string(j, "fingerprint"));
         assert_string_equal(string(end, "finish_reason"), string(j, "finish_reason"));
-        assert_int_equal(integer(json_object_get(end, "stats"), "drafted"), integer(json_object_get(j, "stats"), "drafted"));
+        assert_int_equal(integer(json_object_get(end, "stats"), "drafted"),
+                         integer(json_object_get(j, "stats"), "drafted"));
         json_decref(j);
         json_decref(lines);
     }
 }
 
-/* What computed the prompt elsewhere kept the last hidden row: the first draft takes zeros in a slot of its own, and the row of the prompt
- * stays. It is taken again in no later round. */
+/* What computed the prompt elsewhere kept the last hidden row: the first draft takes zeros in a slot of its own, and
+ * the row of the prompt stays. It is taken again in no later round. */
 TEST(a_missing_hidden_row_gets_a_dummy_slot)
 {
-    const char *arguments[] = {TINY "v3-mtp3", "--tokens", "5,6,7,70,9,33", "-n", "8", "--ignore-eos", "--json", "--draft", "mtp-eagle",
-                               "--draft-tokens", "2", "--convention", "missing-hidden=zeros", "--threads", "1", NULL};
+    const char *arguments[] = {TINY "v3-mtp3", "--tokens", "5,6,7,70,9,33", "-n", "8", "--ignore-eos", "--json",
+                               "--draft", "mtp-eagle", "--draft-tokens", "2", "--convention", "missing-hidden=zeros",
+                               "--threads", "1", NULL};
     json_t *lines = follow(arguments, "mtp-eagle", "missing-hidden=zeros"), *pass;
     size_t i, rows = 0;
     json_array_foreach(lines, i, pass) {
@@ -353,25 +371,29 @@ static char *text_of(const char *path)
     return text;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 TEST(the_table_has_a_line_for_each_pass_and_tells_of_cuts_and_acceptance)
 {
-    struct said s = RUN("trace", TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "mtp-vanilla", "--threads", "1");
+    struct said s = RUN("trace", TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "mtp-vanilla",
+                        "--threads", "1");
     expect_code(&s, 0);
     size_t lines = 0, passes;
     for (const char *p = s.out; *p; p++)
         lines += *p == '\n';
-    const char *arguments[] = {TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "mtp-vanilla", "--threads", "1", "--json", NULL};
+    const char *arguments[] = {TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "mtp-vanilla", "--threads",
+                               "1", "--json", NULL};
     json_t *j = follow(arguments, "mtp-vanilla", "");
     passes = json_array_size(j) - 2;
     assert_int_equal(lines, passes + 1);
     assert_non_null(strstr(s.out, "round  pass      input ids "));
-    assert_non_null(strstr(s.out, "104 39 66 56  4 5 6 7   4 5 6 7    8        0 1 2 3                       accepted 0 of 3; then 58; h4 kept; target cut to 5\n"));
+    assert_non_null(strstr(s.out, "104 39 66 56  4 5 6 7   4 5 6 7    8        0 1 2 3                       accepted "
+                                  "0 of 3; then 58; h4 kept; target cut to 5\n"));
     assert_non_null(strstr(s.out, "m0:0 m0:1 m0:2 m0:3  draft 2: 66; module 1 cut to 3\n"));
     json_decref(j);
     forget(&s);
-    s = RUN("trace", TINY "v3-mtp3", "--tokens", "14,6,7", "-n", "5", "--draft", "mtp-eagle", "--draft-tokens", "2", "--ignore-eos");
+    s = RUN("trace", TINY "v3-mtp3", "--tokens", "14,6,7", "-n", "5", "--draft", "mtp-eagle", "--draft-tokens", "2",
+            "--ignore-eos");
     char *page = text_of("docs/ORACLE.md"), *place = NULL, indented[256];
     for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place)) {
         snprintf(indented, sizeof indented, "\n    %s\n", line);
@@ -380,14 +402,16 @@ TEST(the_table_has_a_line_for_each_pass_and_tells_of_cuts_and_acceptance)
     }
     free(page);
     forget(&s);
-    s = RUN("trace", TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "eagle-reroll", "--as", "mindie", "--padded", "--draft-tokens", "2");
+    s = RUN("trace", TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "eagle-reroll", "--as", "mindie",
+            "--padded", "--draft-tokens", "2");
     expect_code(&s, 0);
     assert_non_null(strstr(s.out, " (0) (0) ")); /* padding */
-    assert_non_null(strstr(s.out, "first module 0 cut to 3; draft 1: ")); /* cut before the pass, whose row is made again */
+    assert_non_null(strstr(s.out, "first module 0 cut to 3; draft 1: ")); /* cut before the pass, whose row is made
+                                                                             again */
     forget(&s);
 }
 
-/* ---- the files ---------------------------------------------------------------------------------------------------- */
+/* ---- the files --------------------------------------------------------------------------------------------------- */
 
 static size_t files_in(const char *dir)
 {
@@ -433,7 +457,8 @@ TEST(page_and_json_lines_hold_the_same_objects)
     expect_code(&s, 0);
     assert_int_equal(s.out_size + s.err_size, 0);
     forget(&s);
-    s = RUN("trace", "golden/tale", "--prompt", "Once", "-n", "9", "--threads", "1", "--html", path, "--json", "--force");
+    s = RUN("trace", "golden/tale", "--prompt", "Once", "-n", "9", "--threads", "1", "--html", path, "--json",
+            "--force");
     expect_code(&s, 0);
     json_t *lines = lines_of(&s);
     char *page = text_of(path), *from = strstr(page, "id=\"trace\">{"), *to;
@@ -441,7 +466,8 @@ TEST(page_and_json_lines_hold_the_same_objects)
     from = strchr(from, '{');
     assert_non_null(to = strstr(from, "</script>"));
     assert_ptr_equal(strchr(from, '<'), to); /* <|begin_of_sentence|> among them */
-    json_t *all = json_loadb(from, (size_t)(to - from), JSON_REJECT_DUPLICATES, NULL), *passes = json_object_get(all, "passes");
+    json_t *all = json_loadb(from, (size_t)(to - from), JSON_REJECT_DUPLICATES, NULL),
+           *passes = json_object_get(all, "passes");
     assert_non_null(all);
     assert_non_null(strstr(s.out, "<|begin_of_sentence|>"));
     assert_true(json_equal(json_object_get(all, "begin"), json_array_get(lines, 0)));

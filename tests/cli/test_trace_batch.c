@@ -1,5 +1,6 @@
-/* tests/cli/test_trace_batch.c -- `verbatim trace --prompts`: each sequence of a batch is traced as it is alone, and the lists of a
- * pass follow from its parts. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_trace_batch.c -- `verbatim trace --prompts`: each sequence of a batch is traced as it is alone, and
+ * the lists of a pass follow from its parts. Runs the program itself (argv[1], or ../verbatim beside this one) in the
+ * repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,8 @@
 #define SLOTS 200
 
 /* Prompts without a common beginning: otherwise sequences share rows, which then no pass computes. */
-static const char *const prompts[SEQUENCES] = {"14,6,7", "5,6,7,8,9,10,11,12,13,14,15", "40,41", "33", "70,9,33,2,90,17,18"};
+static const char *const prompts[SEQUENCES] = {"14,6,7", "5,6,7,8,9,10,11,12,13,14,15", "40,41", "33",
+                                               "70,9,33,2,90,17,18"};
 static const char *const lengths[SEQUENCES] = {"27", "19", "28", "29", "23"};
 
 static char folder[64], file[96], path[96];
@@ -49,7 +51,10 @@ static long long item(const json_t *object, const char *key, size_t i)
 /* ---- a sequence of a batch, and alone ---- */
 
 /* Whether a pass of the target verifies what the newest token begins. */
-static int is_round(const json_t *pass) { return json_array_size(json_object_get(pass, "chosen")) && integer(pass, "round") > 0; }
+static int is_round(const json_t *pass)
+{
+    return json_array_size(json_object_get(pass, "chosen")) && integer(pass, "round") > 0;
+}
 
 /* The parts of a sequence that choose tokens, the first one left out: it ends the prompt. */
 static json_t *rounds_of(const json_t *lines, long long sequence)
@@ -58,7 +63,8 @@ static json_t *rounds_of(const json_t *lines, long long sequence)
     size_t i, p;
     json_array_foreach(lines, i, line)
         json_array_foreach(json_object_get(line, "parts"), p, part)
-            if (integer(part, "sequence") == sequence && is_pass_of_target(part) && json_array_size(json_object_get(part, "chosen")))
+            if (integer(part, "sequence") == sequence && is_pass_of_target(part) &&
+                json_array_size(json_object_get(part, "chosen")))
                 json_array_append(rounds, part);
     json_array_remove(rounds, 0);
     return rounds;
@@ -66,10 +72,15 @@ static json_t *rounds_of(const json_t *lines, long long sequence)
 
 static void compare_with_alone(const json_t *batch, const char *method, size_t sequence, const char *more)
 {
-    static const char *const keys[] = {"input_ids", "index", "positions", "draft", "parents", "context_length", "lm_head_indices", "chosen", "accepted"};
-    json_t *alone = json_lines(RUN(COMMON, "--draft", method, "--tokens", prompts[sequence], "-n", lengths[sequence], more)), *line;
-    const json_t *ours = json_array_get(json_object_get(last_line(batch), "sequences"), sequence), *its = last_line(alone);
-    if (strcmp(string(ours, "fingerprint"), string(its, "fingerprint")) != 0 || !json_equal(json_object_get(ours, "tokens"), json_object_get(its, "tokens")))
+    static const char *const keys[] = {"input_ids", "index", "positions", "draft", "parents", "context_length",
+                                       "lm_head_indices", "chosen", "accepted"};
+    json_t *alone = json_lines(RUN(COMMON, "--draft", method, "--tokens", prompts[sequence], "-n", lengths[sequence],
+                                   more)),
+           *line;
+    const json_t *ours = json_array_get(json_object_get(last_line(batch), "sequences"), sequence),
+                 *its = last_line(alone);
+    if (strcmp(string(ours, "fingerprint"), string(its, "fingerprint")) != 0 ||
+        !json_equal(json_object_get(ours, "tokens"), json_object_get(its, "tokens")))
         fail_msg("%s, sequence %zu: the batch computes other tokens or logits than a run alone", method, sequence);
     json_t *rounds = rounds_of(batch, (long long)sequence);
     size_t i, at = 0;
@@ -79,7 +90,8 @@ static void compare_with_alone(const json_t *batch, const char *method, size_t s
         const json_t *part = json_array_get(rounds, at++);
         for (size_t k = 0; k < COUNT(keys); k++)
             if (!json_equal(json_object_get(part, keys[k]), json_object_get(line, keys[k])))
-                fail_msg("%s, sequence %zu, round %lld alone: %s differs in the batch", method, sequence, integer(line, "round"), keys[k]);
+                fail_msg("%s, sequence %zu, round %lld alone: %s differs in the batch", method, sequence,
+                         integer(line, "round"), keys[k]);
     }
     assert_int_equal(at, json_array_size(rounds));
     json_decref(rounds);
@@ -102,7 +114,8 @@ static void check_lists(const json_t *pass)
 {
     static const char *const keys[] = {"input_ids", "index", "slots", "positions", "draft"};
     const json_t *parts = json_object_get(pass, "parts"), *part;
-    json_t *q_lens = json_array(), *head = json_array(), *drafts = json_array(), *accepted = json_array(), *sequences = json_array();
+    json_t *q_lens = json_array(), *head = json_array(), *drafts = json_array(), *accepted = json_array(),
+           *sequences = json_array();
     size_t p, row = 0;
     json_array_foreach(parts, p, part) {
         size_t n = json_array_size(json_object_get(part, "input_ids"));
@@ -170,8 +183,10 @@ static size_t follow_pool(struct pool *p, const json_t *pass)
         for (j = 0; j < json_array_size(json_object_get(part, "slots")); j++) {
             long long slot = item(part, "slots", j);
             if (slot < 0 || slot >= SLOTS || p->holder[slot] >= 0 || item(part, "index", j) != p->length[s])
-                fail_msg("round %lld: sequence %lld gets slot %lld, which sequence %lld holds, for row %lld after %lld rows", integer(pass, "round"), s,
-                         slot, slot >= 0 && slot < SLOTS ? p->holder[slot] : -1, item(part, "index", j), p->length[s]);
+                fail_msg("round %lld: sequence %lld gets slot %lld, which sequence %lld holds, for row %lld after %lld "
+                         "rows",
+                         integer(pass, "round"), s, slot, slot >= 0 && slot < SLOTS ? p->holder[slot] : -1,
+                         item(part, "index", j), p->length[s]);
             p->holder[slot] = s;
             p->slot[s][p->length[s]++] = slot;
         }
@@ -207,14 +222,17 @@ static void check_passes(const json_t *lines)
         assert_int_equal(p.runs[s], 0);
 }
 
-/* A small cache, so that sequences are preempted; small chunks, so that prompts take several passes beside decoding sequences. */
+/* A small cache, so that sequences are preempted; small chunks, so that prompts take several passes beside decoding
+ * sequences. */
 TEST(each_sequence_is_traced_as_it_is_alone)
 {
     static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "none"};
     size_t preempted = 0, together = 0;
     for (size_t m = 0; m < COUNT(methods); m++) {
         const char *padded = m % 2 ? "--padded" : "--ignore-eos";
-        json_t *lines = json_lines(RUN(COMMON, "--draft", methods[m], "--prompts", file, "--prefill-chunk", "4", "--cache-tokens", m ? "46" : "70", "--max-sequences", "4", padded)), *line;
+        json_t *lines = json_lines(RUN(COMMON, "--draft", methods[m], "--prompts", file, "--prefill-chunk", "4",
+                                       "--cache-tokens", m ? "46" : "70", "--max-sequences", "4", padded)),
+               *line;
         size_t i;
         check_passes(lines);
         for (size_t s = 0; s < SEQUENCES; s++)
@@ -223,7 +241,8 @@ TEST(each_sequence_is_traced_as_it_is_alone)
         json_array_foreach(lines, i, line)
             together += json_array_size(json_object_get(line, "parts")) > 2;
         write_json_lines(path, lines);
-        struct said s = RUN(COMMON, "--draft", methods[m], "--prompts", file, "--prefill-chunk", "4", "--cache-tokens", m ? "46" : "70", "--max-sequences", "4", padded, "--against", path);
+        struct said s = RUN(COMMON, "--draft", methods[m], "--prompts", file, "--prefill-chunk", "4", "--cache-tokens",
+                            m ? "46" : "70", "--max-sequences", "4", padded, "--against", path);
         expect_code(&s, 0);
         forget(&s);
         json_decref(lines);
@@ -238,12 +257,14 @@ TEST(each_sequence_is_traced_as_it_is_alone)
 
 TEST(each_changed_list_is_found)
 {
-    static const char *const keys[] = {"round", "sequences", "q_lens", "context_lengths", "input_ids", "positions", "index", "lm_head_indices", "accepted", "drafts",
-                                       "num_drafts", "tokens", "num_tokens"};
+    static const char *const keys[] = {"round", "sequences", "q_lens", "context_lengths", "input_ids", "positions",
+                                       "index", "lm_head_indices", "accepted", "drafts", "num_drafts", "tokens",
+                                       "num_tokens"};
     json_t *lines = json_lines(RUN(SMALL));
     for (size_t k = 0; k < COUNT(keys); k++) {
         size_t at = 4 + k % 3;
-        while (!is_pass_of_target(json_array_get(lines, at)) || !json_array_size(json_object_get(json_array_get(lines, at), "drafts")))
+        while (!is_pass_of_target(json_array_get(lines, at)) ||
+               !json_array_size(json_object_get(json_array_get(lines, at), "drafts")))
             at++;
         json_t *pass = json_array_get(lines, at), *value = json_object_get(pass, keys[k]), *old = json_deep_copy(value);
         if (json_is_array(value))
@@ -282,7 +303,8 @@ TEST(slots_may_differ_but_not_collide)
     json_t *slots = json_object_get(json_array_get(lines, at), "slots");
     json_array_set(slots, 8, json_array_get(slots, 1)); /* rows of two sequences */
     write_json_lines(path, lines);
-    s = RUN("trace", MODEL, "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--prompts", file, "--against", path);
+    s = RUN("trace", MODEL, "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--prompts", file,
+            "--against", path);
     expect_code(&s, 3);
     assert_non_null(strstr(s.out, "(a slot of the log holds another row of a sequence)"));
     forget(&s);
@@ -304,19 +326,23 @@ TEST(sequences_may_have_another_order)
     json_t *lines = json_lines(RUN(SMALL)), *pass;
     size_t i, reversed = 0;
     json_array_foreach(lines, i, pass) {
-        json_t *parts = json_object_get(pass, "parts"), *part, *q_lens = json_array(), *sequences = json_array(), *positions = json_array();
+        json_t *parts = json_object_get(pass, "parts"), *part, *q_lens = json_array(), *sequences = json_array(),
+               *positions = json_array();
         size_t p, row;
         reversed += json_array_size(parts) > 2;
         if (parts)
             reverse(parts);
         json_array_foreach(parts, p, part) {
-            json_array_append_new(q_lens, json_integer((json_int_t)json_array_size(json_object_get(part, "positions"))));
+            json_array_append_new(q_lens,
+                                  json_integer((json_int_t)json_array_size(json_object_get(part, "positions"))));
             json_array_append(sequences, json_object_get(part, "sequence"));
             for (row = 0; row < json_array_size(json_object_get(part, "positions")); row++)
                 json_array_append_new(positions, json_integer(item(part, "positions", row)));
         }
-        json_array_set_new(lines, i, json_pack("{s:O*,s:O*,s:o,s:o,s:o}", "event", json_object_get(pass, "event"), "pass", json_object_get(pass, "pass"), "q_lens",
-                                               q_lens, "sequences", sequences, "positions", positions));
+        json_array_set_new(lines, i,
+                           json_pack("{s:O*,s:O*,s:o,s:o,s:o}", "event", json_object_get(pass, "event"), "pass",
+                                     json_object_get(pass, "pass"), "q_lens", q_lens, "sequences", sequences,
+                                     "positions", positions));
     }
     assert_true(reversed > 3);
     write_json_lines(path, lines);
@@ -330,7 +356,8 @@ TEST(sequences_may_have_another_order)
 
 TEST(the_table_has_a_line_for_each_sequence)
 {
-    struct said s = RUN("trace", MODEL, "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--prompts", file);
+    struct said s = RUN("trace", MODEL, "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--prompts",
+                        file);
     expect_code(&s, 0);
     assert_non_null(strstr(s.out, "round  pass      seq  stage    input ids "));
     assert_non_null(strstr(s.out, "\n  q_lens 3 11 2 1 7; lm_head_indices 2 13 15 16 23; started 0 1 2 3 4\n"));
@@ -341,7 +368,8 @@ TEST(the_table_has_a_line_for_each_sequence)
 
 TEST(what_does_not_go_together_is_one_sentence)
 {
-    expect_failure(RUN("trace", MODEL, "--prompts", file, "--tokens", "5"), 2, "--prompts and --tokens do not go together");
+    expect_failure(RUN("trace", MODEL, "--prompts", file, "--tokens", "5"), 2,
+                   "--prompts and --tokens do not go together");
     expect_failure(RUN("trace", MODEL, "--tokens", "5", "--max-sequences", "2"), 2, "--max-sequences wants --prompts");
     expect_failure(RUN("trace", MODEL, "--prompts", "no/such/file"), 1, "no/such/file");
     write_text(folder, "bad.jsonl", "{\"tokens\": [5]}\n\n{\"tokens\": [999]}\n");

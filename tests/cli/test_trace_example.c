@@ -1,6 +1,6 @@
-/* tests/cli/test_trace_example.c -- a trace beside a worked example on paper: MindIE's, as its documentation draws it for a
- * prompt A B C D and two drafts, in golden/trace/mindie.txt; and what padding must not change. Runs the program itself
- * (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_trace_example.c -- a trace beside a worked example on paper: MindIE's, as its documentation draws it
+ * for a prompt A B C D and two drafts, in golden/trace/mindie.txt; and what padding must not change. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static vb_model *open_model(const char *dir, const char *conventions)
     return m;
 }
 
-/* ---- the worked example ------------------------------------------------------------------------------------------- */
+/* ---- the worked example ------------------------------------------------------------------------------------------ */
 
 #define EXAMPLE_TOKENS 9 /* A to I */
 #define PROMPTS 20000    /* to search; one in some hundred goes the example's way */
@@ -56,8 +56,8 @@ static int goes_the_examples_way(const vb_model *m, const int32_t *prompt)
     vb_result result;
     vb_session *s;
     vb_generate_options g = {.max_tokens = 5, .ignore_eos = 1};
-    vb_session_options o = {.context = 32, .threads = 1, .drafting.method = "eagle-reroll", .drafting.tokens = 2, .padded = 1,
-                            .trace = note, .trace_context = &r};
+    vb_session_options o = {.context = 32, .threads = 1, .drafting.method = "eagle-reroll", .drafting.tokens = 2,
+                            .padded = 1, .trace = note, .trace_context = &r};
     OK(vb_session_open(&s, m, &o, &err));
     OK(vb_append(s, prompt, 4, &err));
     OK(vb_generate(s, &g, &result, &err));
@@ -84,7 +84,8 @@ static void find_prompt(char *text, size_t room)
     }
     vb_model_close(m);
     if (!found)
-        fail_msg("none of %d prompts of golden/tale misses both drafts of the first round and hits both of the second", PROMPTS);
+        fail_msg("none of %d prompts of golden/tale misses both drafts of the first round and hits both of the second",
+                 PROMPTS);
 }
 
 struct example {
@@ -193,7 +194,8 @@ TEST(the_worked_example_of_mindie_is_reproduced)
     size_t size, used;
     struct example e = {.to = open_memstream(&made, &size)};
     find_prompt(prompt, sizeof prompt);
-    struct said s = RUN("trace", "golden/tale", "--tokens", prompt, "-n", "5", "--ignore-eos", "--as", "mindie", "--draft-tokens", "2", "--padded", "--json");
+    struct said s = RUN("trace", "golden/tale", "--tokens", prompt, "-n", "5", "--ignore-eos", "--as", "mindie",
+                        "--draft-tokens", "2", "--padded", "--json");
     expect_code(&s, 0);
     json_t *lines = lines_of(&s), *end = json_array_get(lines, json_array_size(lines) - 1);
     for (size_t i = 0; i < EXAMPLE_TOKENS; i++)
@@ -215,7 +217,7 @@ TEST(the_worked_example_of_mindie_is_reproduced)
     forget(&s);
 }
 
-/* ---- padding ------------------------------------------------------------------------------------------------------ */
+/* ---- padding ----------------------------------------------------------------------------------------------------- */
 
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
 
@@ -240,9 +242,9 @@ static struct outcome run(const vb_model *m, const char *method, int K, float te
     vb_session *s;
     size_t count;
     vb_generate_options g = {.max_tokens = 24, .ignore_eos = 1, .fingerprint = 1};
-    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = method, .drafting.tokens = K, .padded = padded,
-                             .sampling = {.temperature = temperature, .seed = 7}, .poison_cut_rows = 1,
-                             .trace = traced ? add_drafts : NULL, .trace_context = &o};
+    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = method, .drafting.tokens = K,
+                             .padded = padded, .sampling = {.temperature = temperature, .seed = 7},
+                             .poison_cut_rows = 1, .trace = traced ? add_drafts : NULL, .trace_context = &o};
     OK(vb_session_open(&s, m, &so, &err));
     OK(vb_append(s, prompt, COUNT(prompt), &err));
     OK(vb_generate(s, &g, &o.result, &err));
@@ -256,7 +258,8 @@ static struct outcome run(const vb_model *m, const char *method, int K, float te
 
 static void check_same(const char *what, const struct outcome *a, const struct outcome *b)
 {
-    if (a->count != b->count || memcmp(a->tokens, b->tokens, a->count * sizeof *a->tokens) || a->result.fingerprint != b->result.fingerprint)
+    if (a->count != b->count || memcmp(a->tokens, b->tokens, a->count * sizeof *a->tokens) ||
+        a->result.fingerprint != b->result.fingerprint)
         fail_msg("%s: %zu tokens, fingerprint %016llx; wanted %zu, %016llx", what, b->count,
                  (unsigned long long)b->result.fingerprint, a->count, (unsigned long long)a->result.fingerprint);
 }
@@ -275,13 +278,15 @@ TEST(padded_and_unpadded_give_the_same_output_and_the_same_drafts)
                 const char *method = methods[k % COUNT(methods)];
                 struct outcome a = run(m, method, K, (float)hot, 0, 1), b = run(m, method, K, (float)hot, 1, 1);
                 struct outcome untraced = run(m, method, K, (float)hot, 1, 0);
-                snprintf(what, sizeof what, "%s %s, %s, K %d, temperature %d", dirs[i / 2], conventions[i % 2], method, K, hot);
+                snprintf(what, sizeof what, "%s %s, %s, K %d, temperature %d", dirs[i / 2], conventions[i % 2], method,
+                         K, hot);
                 check_same(what, &plain, &a);
                 check_same(what, &plain, &b);
                 check_same(what, &plain, &untraced);
-                if (a.drafts != b.drafts || a.result.accepted != b.result.accepted || a.result.drafted != b.result.drafted)
-                    fail_msg("%s: padded, other drafts: %zu of %zu accepted, wanted %zu of %zu", what, b.result.accepted,
-                             b.result.drafted, a.result.accepted, a.result.drafted);
+                if (a.drafts != b.drafts || a.result.accepted != b.result.accepted ||
+                    a.result.drafted != b.result.drafted)
+                    fail_msg("%s: padded, other drafts: %zu of %zu accepted, wanted %zu of %zu", what,
+                             b.result.accepted, b.result.drafted, a.result.accepted, a.result.drafted);
                 if (untraced.result.accepted != b.result.accepted || untraced.result.forwards != b.result.forwards)
                     fail_msg("%s: without a trace, other drafts", what);
                 accepted += a.result.accepted;

@@ -1,5 +1,6 @@
-/* tests/cli/test_trace_ranks.c -- `verbatim trace --dp N`: ranks whose passes are padded to the same number of rows compute the same
- * tokens as each sequence alone. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_trace_ranks.c -- `verbatim trace --dp N`: ranks whose passes are padded to the same number of rows
+ * compute the same tokens as each sequence alone. Runs the program itself (argv[1], or ../verbatim beside this one) in
+ * the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -95,7 +96,8 @@ TEST(all_ranks_have_as_many_rows)
     for (size_t i = 0; i < COUNT(numbers); i++) {
         long long ranks = numbers[i][0] - '0', dummies = 0;
         struct count counts[8] = {{0}};
-        struct said s = RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft", methods[i], "--json");
+        struct said s = RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft",
+                            methods[i], "--json");
         write_text(folder, "log.jsonl", s.out);
         json_t *lines = json_lines(s);
         for (size_t at = 1; at + 1 < json_array_size(lines); at += (size_t)ranks)
@@ -112,7 +114,8 @@ TEST(all_ranks_have_as_many_rows)
         }
         assert_true(dummies > 0);
         compare_with_alone(lines);
-        s = RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft", methods[i], "--against", path);
+        s = RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft", methods[i],
+                "--against", path);
         expect_code(&s, 0);
         forget(&s);
         json_decref(lines);

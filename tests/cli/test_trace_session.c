@@ -1,6 +1,6 @@
-/* tests/cli/test_trace_session.c -- `verbatim trace --session`: a loaded session goes on as the saved one, and the trace shows which rows
- * are computed again and where zeros replace a hidden state. Runs the program itself (argv[1], or ../verbatim beside this one) in the
- * repository's root. */
+/* tests/cli/test_trace_session.c -- `verbatim trace --session`: a loaded session goes on as the saved one, and the
+ * trace shows which rows are computed again and where zeros replace a hidden state. Runs the program itself (argv[1],
+ * or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,8 +32,14 @@ static int drop_folder(void **unused)
     return 0;
 }
 
-static long long item(const json_t *pass, const char *key, size_t i) { return json_integer_value(json_array_get(json_object_get(pass, key), i)); }
-static int is_zero(const json_t *pass, size_t row) { return json_is_null(json_array_get(json_object_get(pass, "hidden"), row)); }
+static long long item(const json_t *pass, const char *key, size_t i)
+{
+    return json_integer_value(json_array_get(json_object_get(pass, key), i));
+}
+static int is_zero(const json_t *pass, size_t row)
+{
+    return json_is_null(json_array_get(json_object_get(pass, "hidden"), row));
+}
 
 static void done(struct said s)
 {
@@ -41,24 +47,29 @@ static void done(struct said s)
     forget(&s);
 }
 
-/* The passes after the load are those after as many tokens in a run that was not interrupted, except for the first `differ` ones. */
+/* The passes after the load are those after as many tokens in a run that was not interrupted, except for the first
+ * `differ` ones. */
 static void expect_the_same_end(const json_t *loaded, const json_t *whole, size_t differ)
 {
     size_t passes = json_array_size(loaded) - 2 - differ;
-    static const char *const keys[] = {"pass", "input_ids", "positions", "slots", "draft", "chosen", "hidden", "context_length"};
+    static const char *const keys[] = {"pass", "input_ids", "positions", "slots", "draft", "chosen", "hidden",
+                                       "context_length"};
     for (size_t i = 1; i <= passes; i++)
         for (size_t k = 0; k < COUNT(keys); k++) {
-            const json_t *ours = json_array_get(loaded, json_array_size(loaded) - 1 - i), *its = json_array_get(whole, json_array_size(whole) - 1 - i);
+            const json_t *ours = json_array_get(loaded, json_array_size(loaded) - 1 - i),
+                         *its = json_array_get(whole, json_array_size(whole) - 1 - i);
             if (!json_equal(json_object_get(ours, keys[k]), json_object_get(its, keys[k])))
-                fail_msg("%s of round %lld after the load differs from round %lld of the whole run", keys[k], integer(ours, "round"), integer(its, "round"));
+                fail_msg("%s of round %lld after the load differs from round %lld of the whole run", keys[k],
+                         integer(ours, "round"), integer(its, "round"));
         }
 }
 
-/* The hidden state of the newest row was not saved: the module's row is computed from zeros in a slot of its own, and the row that was
- * computed before the save stays. */
+/* The hidden state of the newest row was not saved: the module's row is computed from zeros in a slot of its own, and
+ * the row that was computed before the save stays. */
 TEST(the_first_draft_after_a_load_without_hidden_states_has_a_dummy_slot)
 {
-    done(RUN("generate", MODEL, PROMPT, "-n", "4", "--draft", "mtp-eagle", "--save-session", path, "--without-hidden", "--json"));
+    done(RUN("generate", MODEL, PROMPT, "-n", "4", "--draft", "mtp-eagle", "--save-session", path, "--without-hidden",
+             "--json"));
     json_t *loaded = json_lines(RUN("trace", MODEL, "--session", path, "-n", "8", "--draft", "mtp-eagle", "--json"));
     json_t *whole = json_lines(RUN("trace", MODEL, PROMPT, "-n", "12", "--draft", "mtp-eagle", "--json"));
     const json_t *first = json_array_get(loaded, 1);
@@ -101,7 +112,8 @@ TEST(zeros_replace_hidden_states_that_were_not_saved)
 {
     remove(path);
     done(RUN("session", "save", MODEL, PROMPT, "--draft", "none", "-o", path));
-    json_t *lines = json_lines(RUN("trace", MODEL, "--session", path, "--tokens", "8", "-n", "6", "--draft", "mtp-eagle", "--json"));
+    json_t *lines = json_lines(RUN("trace", MODEL, "--session", path, "--tokens", "8", "-n", "6", "--draft",
+                                   "mtp-eagle", "--json"));
     const json_t *module = json_array_get(lines, 2);
     assert_string_equal(string(module, "pass"), "module");
     assert_int_equal(json_array_size(json_object_get(module, "hidden")), 7);
@@ -113,7 +125,8 @@ TEST(zeros_replace_hidden_states_that_were_not_saved)
 TEST(what_cannot_be_loaded_is_one_sentence)
 {
     expect_failure(RUN("trace", MODEL, "--session", "no/such/file"), 1, "no/such/file");
-    expect_failure(RUN("trace", MODEL, "--session", path, "--prompts", path), 2, "--prompts and --session do not go together");
+    expect_failure(RUN("trace", MODEL, "--session", path, "--prompts", path), 2,
+                   "--prompts and --session do not go together");
     expect_failure(RUN("trace", "golden/tiny/v3", "--draft", "none", "--session", path), 2, "model");
 }
 

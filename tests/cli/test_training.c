@@ -1,5 +1,6 @@
-/* tests/cli/test_training.c -- `verbatim train`: runs that are killed end with the same bits, the result opens as a model, and what is
- * wrong is refused. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_training.c -- `verbatim train`: runs that are killed end with the same bits, the result opens as a
+ * model, and what is wrong is refused. Runs the program itself (argv[1], or ../verbatim beside this one) in the
+ * repository's root. */
 #define _XOPEN_SOURCE 700
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,8 +19,9 @@ static char *fail_io; /* the library that is preloaded */
 /* Two run folders must have the same state, curves and weights. */
 static void expect_same_run(const char *a, const char *b, int same_options)
 {
-    static const char *const files[] = {"curves.csv", "curves.svg", "data.safetensors", "model/model-trained-00001.safetensors",
-                                        "model/model.safetensors.index.json", "state.safetensors"};
+    static const char *const files[] = {"curves.csv", "curves.svg", "data.safetensors",
+                                        "model/model-trained-00001.safetensors", "model/model.safetensors.index.json",
+                                        "state.safetensors"};
     for (size_t i = 0; i < COUNT(files) - (size_t)!same_options; i++) {
         char x[400], y[400];
         snprintf(x, sizeof x, "%s/%s", a, files[i]);
@@ -28,7 +30,7 @@ static void expect_same_run(const char *a, const char *b, int same_options)
     }
 }
 
-/* ---- interruption ------------------------------------------------------------------------------------------------------ */
+/* ---- interruption ------------------------------------------------------------------------------------------------ */
 
 /* Call number `at` of the command's calls on files of the folder run fails in this way (tests/support/fail_io.c). */
 static void let_fail(const char *how, long at)
@@ -42,7 +44,8 @@ static void let_fail(const char *how, long at)
     setenv("FAIL_AT", number, 1);
 }
 
-/* Runs the command, which is killed at this call. Returns 1 if it was killed, 0 if it ended before, with exit code 0. */
+/* Runs the command, which is killed at this call. Returns 1 if it was killed, 0 if it ended before, with exit code
+ * 0. */
 static int killed(const char *const *arguments, long at)
 {
     int status;
@@ -62,7 +65,8 @@ static int killed(const char *const *arguments, long at)
 }
 
 #define RUN_OF(data, folder) \
-    verbatim, "train", MTP3, "--data", data, "--train-iters", "4", "--save-interval", "1", "--eval-interval", "4", SMALL, "--log-interval", "3", "-o", folder, NULL
+    verbatim, "train", MTP3, "--data", data, "--train-iters", "4", "--save-interval", "1", "--eval-interval", "4", \
+        SMALL, "--log-interval", "3", "-o", folder, NULL
 
 /* At many calls, from the first to the last; twice, because what is resumed is killed too. */
 TEST(a_run_that_is_killed_ends_with_the_bits_of_one_that_is_not)
@@ -71,7 +75,8 @@ TEST(a_run_that_is_killed_ends_with_the_bits_of_one_that_is_not)
     snprintf(data, sizeof data, "%s/data.jsonl", runs_dir);
     snprintf(a, sizeof a, "%s/whole", runs_dir);
     snprintf(b, sizeof b, "%s/run", runs_dir);
-    const char *whole[] = {RUN_OF(data, a)}, *run[] = {RUN_OF(data, b)}, *resume[] = {verbatim, "train", "--resume", b, NULL};
+    const char *whole[] = {RUN_OF(data, a)}, *run[] = {RUN_OF(data, b)},
+               *resume[] = {verbatim, "train", "--resume", b, NULL};
     int kills = 0, nothing = 0, in_the_middle = 0;
     write_masked_data("data.jsonl", 12, 7);
     struct said s = run_to(PIPE, whole);
@@ -138,12 +143,13 @@ TEST(a_run_that_is_resumed_on_another_machine_keeps_its_bits)
     write_data("data.jsonl", 12, 7);
     for (size_t i = 0; i < COUNT(cases); i++) {
         char a[400], b[400];
-        struct said s = RUN("train", cases[i].model, "--part", cases[i].part, "--data", run_file("data.jsonl"), "--train-iters", "4", SMALL, "-o", run_file("whole"),
-                            "--threads", "3");
+        struct said s = RUN("train", cases[i].model, "--part", cases[i].part, "--data", run_file("data.jsonl"),
+                            "--train-iters", "4", SMALL, "-o", run_file("whole"), "--threads", "3");
         expect_code(&s, 0);
         forget(&s);
-        s = RUN("train", cases[i].model, "--part", cases[i].part, "--data", run_file("data.jsonl"), "--train-iters", "2", "--lr-decay-iters", "4", SMALL, "-o",
-                run_file("run"), "--threads", "1", "--isa", "scalar", "--micro-tokens", "30", "--eval-interval", "7");
+        s = RUN("train", cases[i].model, "--part", cases[i].part, "--data", run_file("data.jsonl"), "--train-iters",
+                "2", "--lr-decay-iters", "4", SMALL, "-o", run_file("run"), "--threads", "1", "--isa", "scalar",
+                "--micro-tokens", "30", "--eval-interval", "7");
         expect_code(&s, 0);
         forget(&s);
         s = RUN("train", "--resume", run_file("run"), "--train-iters", "4", "--threads", "2", "--micro-tokens", "1000");
@@ -162,7 +168,8 @@ TEST(ctrl_c_saves_the_newest_step)
     int out[2], err[2], status;
     struct said s = {.command = "train", .out = calloc(1, 1), .err = calloc(1, 1)};
     write_data("data.jsonl", 12, 7);
-    const char *arguments[] = {verbatim, "train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "100000", SMALL, "-o", run_file("run"), NULL};
+    const char *arguments[] = {verbatim, "train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "100000",
+                               SMALL, "-o", run_file("run"), NULL};
     assert_true(!pipe(out) && !pipe(err));
     pid_t child = fork();
     if (!child)
@@ -179,7 +186,8 @@ TEST(ctrl_c_saves_the_newest_step)
     expect_code(&s, 130);
     long long stopped = 0;
     const char *said = strstr(s.err, "stopped after step ");
-    assert_true(said && sscanf(said, "stopped after step %lld; verbatim train --resume ", &stopped) == 1 && stopped >= 3);
+    assert_true(said && sscanf(said, "stopped after step %lld; verbatim train --resume ", &stopped) == 1 &&
+                stopped >= 3);
     forget(&s);
     char steps[24];
     snprintf(steps, sizeof steps, "%lld", stopped);
@@ -189,7 +197,7 @@ TEST(ctrl_c_saves_the_newest_step)
     forget(&s);
 }
 
-/* ---- what is refused on resumption ------------------------------------------------------------------------------------------ */
+/* ---- what is refused on resumption ------------------------------------------------------------------------------- */
 
 static void flip(const char *path, long at)
 {
@@ -207,7 +215,8 @@ TEST(what_cannot_be_continued_is_refused_by_name)
     char run[80];
     snprintf(run, sizeof run, "%s/run", runs_dir);
     write_data("data.jsonl", 12, 7);
-    struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", SMALL, "-o", run, "--lr", "1e-3");
+    struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", SMALL, "-o", run, "--lr",
+                        "1e-3");
     expect_code(&s, 0);
     forget(&s);
     expect_failure(RUN("train", "--resume", run, "--lr", "2e-3"), 2, "--lr is 0.002");
@@ -219,16 +228,21 @@ TEST(what_cannot_be_continued_is_refused_by_name)
     expect_failure(RUN("train", "--resume", run, "-o", run_file("other")), 2, "-o and --resume do not go together");
     expect_failure(RUN("train", V3, "--resume", run), 1, "is not the model with which the run in");
     expect_failure(RUN("train", "--resume", run_file("nowhere")), 1, "there is no data.safetensors");
-    expect_failure(RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", "-o", run), 1, "it exists and is not an empty folder");
+    expect_failure(RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", "-o", run), 1,
+                   "it exists and is not an empty folder");
     assert_int_equal(rename(run_file("run/state.safetensors"), run_file("kept")), 0);
-    expect_failure(RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", "-o", run), 1, "a run was ended there before its first state; remove the folder");
-    expect_failure(RUN("train", "--resume", run), 1, "there is no state.safetensors, so there is no run to continue: it was ended before its first state");
+    expect_failure(RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", "-o", run), 1,
+                   "a run was ended there before its first state; remove the folder");
+    expect_failure(RUN("train", "--resume", run), 1,
+                   "there is no state.safetensors, so there is no run to continue: it was ended before its first "
+                   "state");
     assert_int_equal(rename(run_file("kept"), run_file("run/state.safetensors")), 0);
     /* damage: at the end, in the middle, and a file that is too short */
     size_t size;
     char *was = bytes_of(run_file("run/state.safetensors"), &size);
     for (int place = 0; place < 4; place++) {
-        flip(run_file("run/state.safetensors"), place ? 65536 + ((long)size - 65536) * place / 4 : -1); /* behind the header */
+        /* behind the header */
+        flip(run_file("run/state.safetensors"), place ? 65536 + ((long)size - 65536) * place / 4 : -1);
         expect_failure(RUN("train", "--resume", run), 1, "state.safetensors: it is damaged");
         write_file(run, "state.safetensors", was, size);
     }
@@ -244,7 +258,7 @@ TEST(what_cannot_be_continued_is_refused_by_name)
     forget(&s);
 }
 
-/* ---- the result ------------------------------------------------------------------------------------------------------------- */
+/* ---- the result -------------------------------------------------------------------------------------------------- */
 
 /* Every tensor of the model that is not trained must be in the result, with the same bytes. Returns how many are. */
 static size_t unchanged(const char *model, const char *result, int layers)
@@ -259,7 +273,8 @@ static size_t unchanged(const char *model, const char *result, int layers)
         int layer = -1;
         if (sscanf(x.name, "model.layers.%d.", &layer) == 1 && layer >= layers)
             continue;
-        if (!vb_tensors_find(b, x.name, &y) || strcmp(x.dtype, y.dtype) || x.bytes != y.bytes || memcmp(x.data, y.data, x.bytes))
+        if (!vb_tensors_find(b, x.name, &y) || strcmp(x.dtype, y.dtype) || x.bytes != y.bytes ||
+            memcmp(x.data, y.data, x.bytes))
             fail_msg("%s changed", x.name);
         count++;
     }
@@ -280,14 +295,16 @@ TEST(the_result_has_the_frozen_tensors_and_the_trained_ones)
     static const struct {
         const char *model, *more[2], *file;
         int layers, modules, links;
-    } cases[] = {{MTP3, {NULL}, "model-00001-of-000003.safetensors", 3, 3, 1}, {MTP3, {"--copy-target"}, "model-00001-of-000003.safetensors", 3, 3, 0},
-                 {V3, {NULL}, "model.safetensors", 3, 1, 0}, {TINY "youtu", {"--mtp-num-layers", "2"}, "model-target.safetensors", 3, 2, 1},
+    } cases[] = {{MTP3, {NULL}, "model-00001-of-000003.safetensors", 3, 3, 1},
+                 {MTP3, {"--copy-target"}, "model-00001-of-000003.safetensors", 3, 3, 0},
+                 {V3, {NULL}, "model.safetensors", 3, 1, 0},
+                 {TINY "youtu", {"--mtp-num-layers", "2"}, "model-target.safetensors", 3, 2, 1},
                  {TINY "gigachat", {"--type", "f32"}, "model.safetensors", 3, 1, 0}};
     write_data("data.jsonl", 12, 7);
     for (size_t i = 0; i < COUNT(cases); i++) {
         const char *run = run_file("run");
-        const char *arguments[] = {verbatim, "train", cases[i].model, "--data", run_file("data.jsonl"), "--train-iters", "2", SMALL, "-o", run, cases[i].more[0],
-                                   cases[i].more[1], NULL};
+        const char *arguments[] = {verbatim, "train", cases[i].model, "--data", run_file("data.jsonl"), "--train-iters",
+                                   "2", SMALL, "-o", run, cases[i].more[0], cases[i].more[1], NULL};
         struct said s = run_to(PIPE, arguments);
         expect_code(&s, 0);
         forget(&s);
@@ -296,7 +313,8 @@ TEST(the_result_has_the_frozen_tensors_and_the_trained_ones)
         assert_int_equal(is_link(run_file(file)), cases[i].links);
         assert_true(unchanged(cases[i].model, run_file("run/model"), cases[i].layers) > 10);
         json_t *facts = JSON("inspect", run_file("run/model"));
-        if (integer(facts, "mtp_modules") != cases[i].modules && json_array_size(json_object_get(facts, "mtp")) != (size_t)cases[i].modules)
+        if (integer(facts, "mtp_modules") != cases[i].modules &&
+            json_array_size(json_object_get(facts, "mtp")) != (size_t)cases[i].modules)
             fail_msg("%s: %s", cases[i].model, json_dumps(facts, 0));
         json_decref(facts);
         remove_tree(run);
@@ -311,7 +329,8 @@ TEST(the_model_may_be_on_another_file_system_than_the_run)
     write_data("data.jsonl", 12, 7);
     setenv("LD_PRELOAD", fail_io, 1);
     setenv("FAIL_COPY", "1", 1);
-    struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "--copy-target", "-o", run_file("run"));
+    struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "--copy-target",
+                        "-o", run_file("run"));
     unsetenv("FAIL_COPY");
     unsetenv("LD_PRELOAD");
     expect_code(&s, 0);
@@ -328,7 +347,8 @@ TEST(the_model_may_be_on_another_file_system_than_the_run)
 TEST(modules_that_are_not_trained_do_not_stay_quantized_alone)
 {
     write_data("data.jsonl", 12, 7);
-    struct said s = RUN("train", V3, "--part", "model", "--mtp-num-layers", "0", "--data", run_file("data.jsonl"), "--train-iters", "1", SMALL, "-o", run_file("run"));
+    struct said s = RUN("train", V3, "--part", "model", "--mtp-num-layers", "0", "--data", run_file("data.jsonl"),
+                        "--train-iters", "1", SMALL, "-o", run_file("run"));
     expect_code(&s, 0);
     assert_non_null(strstr(s.err, "the MTP modules are left out: they were not trained, and stay quantized\n"));
     forget(&s);
@@ -350,7 +370,8 @@ TEST(the_result_has_the_weights_of_the_newest_state)
         vb_tensor w, t;
         vb_error err;
         size_t count = 0;
-        struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "3", SMALL, "-o", run_file("run"), "--type", types[bf16]);
+        struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "3", SMALL, "-o",
+                            run_file("run"), "--type", types[bf16]);
         expect_code(&s, 0);
         forget(&s);
         assert_int_equal(vb_tensors_open(&state, run_file("run/state.safetensors"), NULL, &err), 0);
@@ -377,34 +398,41 @@ TEST(the_result_has_the_weights_of_the_newest_state)
     }
 }
 
-/* Megatron's names of the tensors of module 1 of a model with experts, and of its matrices the rows: as its own conversion has them. */
+/* Megatron's names of the tensors of module 1 of a model with experts, and of its matrices the rows: as its own
+ * conversion has them. */
 TEST(modules_go_to_megatrons_names_and_back)
 {
     static const struct {
         const char *name, *parts[2];
     } theirs[] = {
-        {"enorm.weight", {"enorm.weight"}}, {"eh_proj.weight", {"eh_proj.weight"}}, {"final_layernorm.weight", {"shared_head.norm.weight"}},
+        {"enorm.weight", {"enorm.weight"}},
+        {"eh_proj.weight", {"eh_proj.weight"}},
+        {"final_layernorm.weight", {"shared_head.norm.weight"}},
         {"mtp_model_layer.pre_mlp_layernorm.weight", {"post_attention_layernorm.weight"}},
         {"mtp_model_layer.self_attention.linear_q_up_proj.layer_norm_weight", {"self_attn.q_a_layernorm.weight"}},
         {"mtp_model_layer.self_attention.linear_kv_down_proj.weight", {"self_attn.kv_a_proj_with_mqa.weight"}},
         {"mtp_model_layer.self_attention.linear_proj.weight", {"self_attn.o_proj.weight"}},
         {"mtp_model_layer.mlp.router.expert_bias", {"mlp.gate.e_score_correction_bias"}},
-        {"mtp_model_layer.mlp.shared_experts.linear_fc1.weight", {"mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight"}},
-        {"mtp_model_layer.mlp.experts.linear_fc1.weight5", {"mlp.experts.5.gate_proj.weight", "mlp.experts.5.up_proj.weight"}},
+        {"mtp_model_layer.mlp.shared_experts.linear_fc1.weight",
+         {"mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight"}},
+        {"mtp_model_layer.mlp.experts.linear_fc1.weight5",
+         {"mlp.experts.5.gate_proj.weight", "mlp.experts.5.up_proj.weight"}},
         {"mtp_model_layer.mlp.experts.linear_fc2.weight5", {"mlp.experts.5.down_proj.weight"}}};
     vb_tensors *a, *b;
     vb_tensor x, y;
     vb_error err;
     char name[256];
     write_data("data.jsonl", 12, 7);
-    struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "-o", run_file("a"), "--type", "f32", "--save-megatron");
+    struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "-o",
+                        run_file("a"), "--type", "f32", "--save-megatron");
     expect_code(&s, 0);
     forget(&s);
-    s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "-o", run_file("b"), "--type", "f32", "--mtp-new", "--mtp-weights",
-            run_file("a/megatron.safetensors"));
+    s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "-o", run_file("b"), "--type",
+            "f32", "--mtp-new", "--mtp-weights", run_file("a/megatron.safetensors"));
     expect_code(&s, 0);
     forget(&s);
-    expect_same_file(run_file("a/model/model-trained-00001.safetensors"), run_file("b/model/model-trained-00001.safetensors"));
+    expect_same_file(run_file("a/model/model-trained-00001.safetensors"),
+                     run_file("b/model/model-trained-00001.safetensors"));
     assert_int_equal(vb_tensors_open(&a, run_file("a/model"), NULL, &err), 0);
     assert_int_equal(vb_tensors_open(&b, run_file("a/megatron.safetensors"), NULL, &err), 0);
     for (size_t i = 0; i < COUNT(theirs); i++) {
@@ -424,8 +452,9 @@ TEST(modules_go_to_megatrons_names_and_back)
     }
     vb_tensors_close(a);
     vb_tensors_close(b);
-    expect_failure(RUN("train", TINY "gigachat", "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "-o", run_file("c"), "--mtp-weights",
-                       run_file("a/megatron.safetensors")), 1, "megatron.safetensors: mtp.layers.0.eh_proj.weight is [64,128], wanted [72,144]");
+    expect_failure(RUN("train", TINY "gigachat", "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "-o",
+                       run_file("c"), "--mtp-weights", run_file("a/megatron.safetensors")),
+                   1, "megatron.safetensors: mtp.layers.0.eh_proj.weight is [64,128], wanted [72,144]");
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,5 @@
-/* tests/cli/test_training_scratch.c -- `verbatim train --from-scratch`: the shape comes from a config.json, and the weights from a seed. */
+/* tests/cli/test_training_scratch.c -- `verbatim train --from-scratch`: the shape comes from a config.json, and the
+ * weights from a seed. */
 #define _XOPEN_SOURCE 700
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,11 +25,14 @@ static int begin(void **unused)
     assert_true(f && fwrite(config, 1, size, f) == size && !fclose(f));
     free(config);
     write_text(runs_dir, "data.jsonl", "{\"tokens\": [5, 9, 3, 14, 7, 8, 5, 9, 3, 14, 7, 8, 5, 9, 3, 14]}\n"
-                                  "{\"tokens\": [11, 4, 6, 30, 11, 4, 6, 30, 11, 4, 6, 30]}\n{\"tokens\": [5, 9, 3, 30, 11, 4]}\n");
+                                  "{\"tokens\": [11, 4, 6, 30, 11, 4, 6, 30, 11, 4, 6, 30]}\n{\"tokens\": [5, 9, 3, "
+                                  "30, 11, 4]}\n");
     return 0;
 }
 
-#define SCRATCH "--from-scratch", "--data", run_file("data.jsonl"), "--eval-share", "0.3", "--seq-length", "16", "--batch-tokens", "32", "--log-interval", "1"
+#define SCRATCH \
+    "--from-scratch", "--data", run_file("data.jsonl"), "--eval-share", "0.3", "--seq-length", "16", "--batch-tokens", \
+        "32", "--log-interval", "1"
 
 static void expect_run(struct said s)
 {
@@ -36,11 +40,13 @@ static void expect_run(struct said s)
     forget(&s);
 }
 
-/* Number i of a tensor depends on the seed, the name and i (engine/train/trainer.h). A model that has weights gives its shape alone. */
+/* Number i of a tensor depends on the seed, the name and i (engine/train/trainer.h). A model that has weights gives its
+ * shape alone. */
 TEST(the_seed_decides_the_first_weights_and_the_bits_of_all_others)
 {
     expect_run(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "3", "-o", run_file("a"), "--threads", "1"));
-    expect_run(RUN("train", MTP3, SCRATCH, "--train-iters", "3", "-o", run_file("b"), "--threads", "3", "--isa", "scalar"));
+    expect_run(RUN("train", MTP3, SCRATCH, "--train-iters", "3", "-o", run_file("b"), "--threads", "3", "--isa",
+                   "scalar"));
     expect_run(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "0", "-o", run_file("c"), "--seed", "5"));
     assert_true(same_file(run_file("a/initial/model.safetensors"), run_file("b/initial/model.safetensors")));
     assert_true(same_file(run_file("a/model/model.safetensors"), run_file("b/model/model.safetensors")));
@@ -49,18 +55,21 @@ TEST(the_seed_decides_the_first_weights_and_the_bits_of_all_others)
 
 TEST(a_run_from_scratch_is_resumed_with_the_same_bits)
 {
-    expect_run(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "4", "--mtp-num-layers", "1", "-o", run_file("whole")));
-    expect_run(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "2", "--lr-decay-iters", "4", "--mtp-num-layers", "1", "-o", run_file("part")));
+    expect_run(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "4", "--mtp-num-layers", "1", "-o",
+                   run_file("whole")));
+    expect_run(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "2", "--lr-decay-iters", "4",
+                   "--mtp-num-layers", "1", "-o", run_file("part")));
     expect_run(RUN("train", "--resume", run_file("part"), "--train-iters", "4"));
     assert_true(same_file(run_file("whole/model/model.safetensors"), run_file("part/model/model.safetensors")));
 }
 
-/* With all weights random, a model knows nothing: its loss is log(vocab_size), 128 here, and a little more, because its logits are not all equal.
- * Repeated texts are learnt quickly. */
+/* With all weights random, a model knows nothing: its loss is log(vocab_size), 128 here, and a little more, because its
+ * logits are not all equal. Repeated texts are learnt quickly. */
 TEST(training_from_scratch_lowers_the_loss)
 {
     double first = 0, last = 0;
-    struct said s = RUN("train", run_file("shape"), SCRATCH, "--train-iters", "30", "--lr", "0.01", "--mtp-num-layers", "0", "--json", "-o", run_file("run"));
+    struct said s = RUN("train", run_file("shape"), SCRATCH, "--train-iters", "30", "--lr", "0.01", "--mtp-num-layers",
+                        "0", "--json", "-o", run_file("run"));
     expect_code(&s, 0);
     for (char *line = strtok(s.out, "\n"); line; line = strtok(NULL, "\n")) {
         json_t *j = json_loads(line, 0, NULL), *loss = json_object_get(j, "loss");
@@ -77,9 +86,13 @@ TEST(training_from_scratch_lowers_the_loss)
 
 TEST(what_has_no_shape_is_refused_and_leaves_no_folder)
 {
-    expect_failure(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "1", "--part", "modules", "-o", run_file("run")), 2, "--part is modules");
+    expect_failure(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "1", "--part", "modules", "-o",
+                       run_file("run")),
+                   2, "--part is modules");
     expect_failure(RUN("train", runs_dir, SCRATCH, "--train-iters", "1", "-o", run_file("run")), 1, "config.json");
-    expect_failure(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "1", "--min-lr", "7", "-o", run_file("run")), 2, "--min-lr");
+    expect_failure(RUN("train", run_file("shape"), SCRATCH, "--train-iters", "1", "--min-lr", "7", "-o",
+                       run_file("run")),
+                   2, "--min-lr");
     assert_int_not_equal(access(run_file("run"), F_OK), 0);
 }
 

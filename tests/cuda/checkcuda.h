@@ -7,9 +7,10 @@
 #include "tests/cuda/checked_device.h"
 #include "tests/ops/checkops.h"
 
-/* A loop over orders of blocks and lanes: `d` is an emulated device that runs them so. A GPU has an order of its own. */
-#define FOR_EACH_ORDER(d)                                                                                                          \
-    for (struct device *d = open_checked_device(), *d##_ = d; d##_; close_checked_device(d), d##_ = NULL)                                   \
+/* A loop over orders of blocks and lanes: `d` is an emulated device that runs them so. A GPU has an order of its
+ * own. */
+#define FOR_EACH_ORDER(d) \
+    for (struct device *d = open_checked_device(), *d##_ = d; d##_; close_checked_device(d), d##_ = NULL) \
         for (int order_ = 0; order_ < (is_emulated() ? 3 : 1) && (set_order(d, order_), 1); order_++)
 
 /* A buffer for tests (checkops.h: guarded memory) with a twin. The twin has the same contents. */
@@ -27,10 +28,13 @@ static inline size_t scale_floats(const struct weight_view *w)
 
 static inline size_t group_bytes(const struct weight_view *w)
 {
-    return w->type == WEIGHT_I4 ? w->rows * w->stride / 32 * 2 : w->type == WEIGHT_F4 ? w->rows * w->stride / w->group_size : 0;
+    return w->type == WEIGHT_I4 ? w->rows * w->stride / 32 * 2
+           : w->type == WEIGHT_F4 ? w->rows * w->stride / w->group_size
+           : 0;
 }
 
-/* Returns a copy of a matrix that has twins, `shift` bytes behind an aligned address. Its stride is the old one plus `more`. */
+/* Returns a copy of a matrix that has twins, `shift` bytes behind an aligned address. Its stride is the old one plus
+ * `more`. */
 static inline struct weight_view on_device(struct device *d, const struct weight_view *w, size_t more, size_t shift)
 {
     struct weight_view copy = *w;
@@ -39,7 +43,8 @@ static inline struct weight_view on_device(struct device *d, const struct weight
     char *data = guarded(bytes + 64); /* guarded memory ends at a page, and need not begin at an aligned address */
     data += -(uintptr_t)data & 63;
     for (size_t n = 0; n < w->rows; n++)
-        memcpy(data + shift + weight_type_bytes(w->type, n * copy.stride), (const char *)w->data + weight_type_bytes(w->type, n * w->stride),
+        memcpy(data + shift + weight_type_bytes(w->type, n * copy.stride),
+               (const char *)w->data + weight_type_bytes(w->type, n * w->stride),
                weight_type_bytes(w->type, w->cols + (weight_is_packed(w->type) && w->cols & 1)));
     with_twin(d, data, bytes);
     copy.data = data + shift;
@@ -89,6 +94,7 @@ static inline void check_embed(struct device *d, const struct weight_view *w, ui
 }
 
 /* Precision bf16 has BF16 and types of 4 bits. */
-#define FOR_EACH_PRECISION(type) for (in_bf16 = 0; in_bf16 <= (weight_is_packed(type) || type == WEIGHT_BF16); in_bf16++)
+#define FOR_EACH_PRECISION(type) \
+    for (in_bf16 = 0; in_bf16 <= (weight_is_packed(type) || type == WEIGHT_BF16); in_bf16++)
 
 #endif

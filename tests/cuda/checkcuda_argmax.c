@@ -2,8 +2,8 @@
 #include "ops/argmax.h"
 #include "tests/cuda/checkcuda.h"
 
-/* Random numbers; few different ones; zeros of both signs; equal numbers; subnormals; the best at both ends; then three rows with one number that is not
- * finite. */
+/* Random numbers; few different ones; zeros of both signs; equal numbers; subnormals; the best at both ends; then three
+ * rows with one number that is not finite. */
 enum { ROWS = 9 };
 static void fill(float *z, size_t V, unsigned how, uint64_t *seed)
 {
@@ -42,7 +42,8 @@ TEST(the_largest_logit_is_that_of_the_cpu)
             size_t mark = guard_count, V = lengths[i], bytes = op_argmax_scratch(ROWS, V);
             struct op_ctx cpu = context_of(scalar_table(), 1, 0), cx = device_context(d, bytes);
             float *z = guarded_floats(ROWS * V);
-            int32_t *want = guarded(ROWS * sizeof *want), *got = with_twin(d, guarded(ROWS * sizeof *got), ROWS * sizeof *got);
+            int32_t *want = guarded(ROWS * sizeof *want),
+                    *got = with_twin(d, guarded(ROWS * sizeof *got), ROWS * sizeof *got);
             for (unsigned s = 0; s < ROWS; s++)
                 fill(z + s * V, V, s, &seed);
             with_twin(d, z, ROWS * V * sizeof *z);

@@ -33,7 +33,8 @@ static void make_special(float *row, size_t width, uint64_t *seed)
         row[random_below(seed, width)] = numbers[kind - 1];
 }
 
-static struct caches make_caches(struct device *d, const struct kv_layout *l, const size_t *lengths, size_t S, unsigned how, uint64_t *seed)
+static struct caches make_caches(struct device *d, const struct kv_layout *l, const size_t *lengths, size_t S,
+                                 unsigned how, uint64_t *seed)
 {
     struct caches c = {.seen = guarded(S * sizeof *c.seen), .rows = guarded(S * sizeof *c.rows)};
     size_t row = kv_row_bytes(l), width = l->latent + l->rope, layer = SLOTS * row;
@@ -52,7 +53,8 @@ static struct caches make_caches(struct device *d, const struct kv_layout *l, co
     for (size_t i = 0; i < 3; i++) {
         c.slots[i] = guarded(LONGEST * sizeof **c.slots);
         for (size_t j = 0; j < LONGEST; j++) {
-            c.slots[i][j] = i == 1 ? (int32_t)(SLOTS - LONGEST + j) : free_slots[(i ? 0 : 700) + j]; /* the second sequence has its rows in a row */
+            /* the second sequence has its rows in a row */
+            c.slots[i][j] = i == 1 ? (int32_t)(SLOTS - LONGEST + j) : free_slots[(i ? 0 : 700) + j];
             for (size_t k = 0; k < width; k++)
                 x[k] = random_float(seed) * (how & 4 ? 0x1p-56f : 1.0f);
             if (how & 2 && random_below(seed, 40) == 0)
@@ -70,8 +72,9 @@ static struct caches make_caches(struct device *d, const struct kv_layout *l, co
         size_t i = s % 3;
         char *pool = c.pool[i == 2];
         c.seen[s] = (struct timeline){pool + LAYER * layer, c.slots[i], lengths[s]};
-        c.rows[s] = (struct device_row){.rows = device_at(d, pool), .layer_bytes = layer, .slots = device_at(d, c.slots[i]), .length = (uint32_t)lengths[s],
-                                        .slot = -1, .query_scale = NAN /* not used */};
+        c.rows[s] = (struct device_row){.rows = device_at(d, pool), .layer_bytes = layer,
+                                        .slots = device_at(d, c.slots[i]), .length = (uint32_t)lengths[s], .slot = -1,
+                                        .query_scale = NAN /* not used */};
     }
     with_twin(d, c.rows, S * sizeof *c.rows);
     return c;
@@ -84,10 +87,12 @@ static void forget(struct device *d, const struct caches *c)
     device_remove(d, c->pool[0]), device_remove(d, c->pool[1]), device_remove(d, c->rows);
 }
 
-static void compare(struct device *d, struct attention *a, const struct caches *c, const float *q, size_t S, size_t context)
+static void compare(struct device *d, struct attention *a, const struct caches *c, const float *q, size_t S,
+                    size_t context)
 {
     size_t ldy = attention_row_heads(a) * a->value, bytes = device_attention_scratch(a, S, a->longest);
-    struct op_ctx cpu = context_of(scalar_table(), 1, op_attention_scratch(a, S, context, 1)), cx = device_context(d, bytes);
+    struct op_ctx cpu = context_of(scalar_table(), 1, op_attention_scratch(a, S, context, 1)),
+                  cx = device_context(d, bytes);
     struct attention there = *a;
     float *want = guarded_floats(S * ldy), *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof *got);
     cpu.bf16 = cx.bf16 = in_bf16;
@@ -102,15 +107,19 @@ static void compare(struct device *d, struct attention *a, const struct caches *
 }
 
 /* how & 1: weights are aligned; & 2: special numbers; & 4: tiny values; & 8: tiny queries. */
-static void check(struct device *d, struct shape h, int type, enum kv_type cache, const size_t *lengths, size_t S, unsigned how, uint64_t *seed)
+static void check(struct device *d, struct shape h, int type, enum kv_type cache, const size_t *lengths, size_t S,
+                  unsigned how, uint64_t *seed)
 {
     size_t mark = guard_count, longest = 256, context = 0, unit = h.nope + h.value;
     h.latent = cache == KV_Q8 ? (h.latent + 31) / 32 * 32 : h.latent;
     struct weight_view stored = random_matrix((enum weight_type)type, h.heads * unit, h.latent, seed).view;
     if (weight_is_packed(stored.type))
         stored.rounded = in_bf16;
-    struct weight_view kv_b = on_device(d, &stored, how & 1 && !weight_is_packed(stored.type) ? (size_t)(-stored.stride & 31) : 0, 0);
-    struct attention a = {.heads = h.heads, .row_heads = h.row_heads, .nope = h.nope, .rope = h.rope, .value = h.value, .latent = h.latent, .cache = cache,
+    struct weight_view kv_b = on_device(d, &stored,
+                                        how & 1 && !weight_is_packed(stored.type) ? (size_t)(-stored.stride & 31) : 0,
+                                        0);
+    struct attention a = {.heads = h.heads, .row_heads = h.row_heads, .nope = h.nope, .rope = h.rope, .value = h.value,
+                          .latent = h.latent, .cache = cache,
                           .scale = (float)(2.0 / sqrt((double)(h.nope * h.latent) / 9.0)), .layer = LAYER, .w_uk = kv_b,
                           .w_uv = weight_rows(&kv_b, h.nope, kv_b.rows - h.nope), .uk_stride = unit, .uv_stride = unit};
     struct kv_layout layout = attention_rows(&a);
@@ -128,8 +137,9 @@ static void check(struct device *d, struct shape h, int type, enum kv_type cache
         q[i] *= 0x1p-56f;
     a.scale *= how & 8 ? 0x1p56f : 1.0f;
     with_twin(d, q, nq * sizeof *q);
-    CASE("attention %s%s H=%zu/%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu cache=%d how=%u", type_names[type], in_bf16 ? " in bf16" : "", h.heads,
-         attention_row_heads(&a), h.nope, h.rope, h.value, h.latent, S, context, (int)cache, how);
+    CASE("attention %s%s H=%zu/%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu cache=%d how=%u", type_names[type],
+         in_bf16 ? " in bf16" : "", h.heads, attention_row_heads(&a), h.nope, h.rope, h.value, h.latent, S, context,
+         (int)cache, how);
     compare(d, &a, &c, q, S, context);
     forget(d, &c);
     device_remove(d, q);
@@ -139,7 +149,8 @@ static void check(struct device *d, struct shape h, int type, enum kv_type cache
 
 TEST(attention_has_the_bits_of_the_cpu)
 {
-    static const struct shape shapes[] = {{1, 0, 4, 2, 3, 8}, {5, 7, 11, 8, 13, 40}, {20, 20, 130, 6, 7, 70}, {2, 3, 3, 16, 5, 1030}, {17, 0, 32, 64, 32, 160}};
+    static const struct shape shapes[] = {{1, 0, 4, 2, 3, 8}, {5, 7, 11, 8, 13, 40}, {20, 20, 130, 6, 7, 70},
+                                          {2, 3, 3, 16, 5, 1030}, {17, 0, 32, 64, 32, 160}};
     static const size_t lengths[] = {257, 1, 598, 255, 256, 33, 2, 512};
     uint64_t seed = 1;
     FOR_EACH_ORDER(d)
@@ -184,7 +195,8 @@ static struct weight_view random_q8_0(struct device *d, size_t rows, size_t cols
     unsigned char *data = guarded(bytes);
     for (size_t i = 0; i < bytes; i++)
         data[i] = (unsigned char)(i % 34 == 1 ? 0x20 + random_below(seed, 2) : random_below(seed, 256));
-    return (struct weight_view){.type = WEIGHT_Q8_0, .data = with_twin(d, data, bytes), .rows = rows, .cols = cols, .stride = cols};
+    return (struct weight_view){.type = WEIGHT_Q8_0, .data = with_twin(d, data, bytes), .rows = rows, .cols = cols,
+                                .stride = cols};
 }
 
 /* q_abs by rule 2 or by rule 1, y by rule 2 or by rule 1. */
@@ -199,9 +211,11 @@ TEST(quantized_weights_have_the_bits_of_the_cpu)
                 continue;
             size_t mark = guard_count;
             struct stored_matrix kv_b = random_matrix(WEIGHT_BF16, H * (N + V), C, &seed);
-            struct weight_view plain = on_device(d, &kv_b.view, 0, 0), uk = random_q8_0(d, H * C, N, &seed), uv = random_q8_0(d, H * V, C, &seed);
-            struct attention a = {.heads = H, .nope = N, .rope = R, .value = V, .latent = C, .scale = 0.05f, .layer = LAYER, .longest = 512,
-                                  .cache = how & 1 ? KV_F32 : KV_Q8, .uk_transposed = how & 1};
+            struct weight_view plain = on_device(d, &kv_b.view, 0, 0), uk = random_q8_0(d, H * C, N, &seed),
+                               uv = random_q8_0(d, H * V, C, &seed);
+            struct attention a = {.heads = H, .nope = N, .rope = R, .value = V, .latent = C, .scale = 0.05f,
+                                  .layer = LAYER, .longest = 512, .cache = how & 1 ? KV_F32 : KV_Q8,
+                                  .uk_transposed = how & 1};
             a.w_uk = how & 1 ? uk : plain, a.uk_stride = how & 1 ? C : N + V;
             a.w_uv = how & 2 ? uv : weight_rows(&plain, N, plain.rows - N), a.uv_stride = how & 2 ? V : N + V;
             in_bf16 = how & 4 ? 1 : 0;
@@ -241,8 +255,9 @@ TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
             size_t mark = guard_count, H = many ? 20 : 1, count = many ? S : 1;
             struct stored_matrix kv_b = random_matrix(WEIGHT_F32, H * 7, 8, &seed);
             struct weight_view w = on_device(d, &kv_b.view, 0, 0);
-            struct attention a = {.heads = H, .nope = 4, .rope = 2, .value = 3, .latent = 8, .scale = 2.0f, .longest = 65536, .w_uk = w,
-                                  .w_uv = weight_rows(&w, 4, w.rows - 4), .uk_stride = 7, .uv_stride = 7};
+            struct attention a = {.heads = H, .nope = 4, .rope = 2, .value = 3, .latent = 8, .scale = 2.0f,
+                                  .longest = 65536, .w_uk = w, .w_uv = weight_rows(&w, 4, w.rows - 4), .uk_stride = 7,
+                                  .uv_stride = 7};
             struct kv_layout layout = attention_rows(&a);
             size_t row = kv_row_bytes(&layout), slot_bytes = LENGTH * sizeof(int32_t);
             struct caches c = {.seen = guarded(count * sizeof *c.seen), .rows = guarded(count * sizeof *c.rows)};
@@ -257,7 +272,8 @@ TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
             for (size_t s = 0; s < count; s++) {
                 uint32_t length = many ? (uint32_t)s % 3 + 1 : LENGTH;
                 c.seen[s] = (struct timeline){rows, slots, length};
-                c.rows[s] = (struct device_row){.rows = device_at(d, rows), .slots = device_at(d, slots), .length = length};
+                c.rows[s] = (struct device_row){.rows = device_at(d, rows), .slots = device_at(d, slots),
+                                                .length = length};
             }
             with_twin(d, c.rows, count * sizeof *c.rows);
             float *q = with_twin(d, random_floats(count * H * 6, &seed), count * H * 6 * sizeof(float));
@@ -269,7 +285,8 @@ TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
         }
 }
 
-/* Queries beyond what the scratch holds at once are computed later; scratch for a longer context is enough for a shorter one. */
+/* Queries beyond what the scratch holds at once are computed later; scratch for a longer context is enough for a
+ * shorter one. */
 TEST(scratch_does_not_grow_with_a_long_prefill)
 {
     struct attention a = {.heads = 128, .nope = 128, .rope = 64, .value = 128, .latent = 512};

@@ -1,4 +1,5 @@
-/* tests/cuda/checkcuda_cache_rows.c -- queries and cache rows on an emulated device; the residual sum; rounding to BF16; rows that are not finite. */
+/* tests/cuda/checkcuda_cache_rows.c -- queries and cache rows on an emulated device; the residual sum; rounding to
+ * BF16; rows that are not finite. */
 #include "ops/add.h"
 #include "ops/cache_rows.h"
 #include "ops/finite.h"
@@ -30,8 +31,8 @@ static struct cached cached_rows(const struct kv_layout *l, struct device *d)
     }
     for (size_t s = 0; s < S; s++) {
         char *pool = c.pool[s % 3 == 2];
-        c.rows[s] = (struct device_row){.rows = d ? device_at(d, pool) : pool, .layer_bytes = SLOTS * kv_row_bytes(l), .slot = slots[s],
-                                        .query_scale = s % 2 ? 1.0f : 1.375f + (float)s};
+        c.rows[s] = (struct device_row){.rows = d ? device_at(d, pool) : pool, .layer_bytes = SLOTS * kv_row_bytes(l),
+                                        .slot = slots[s], .query_scale = s % 2 ? 1.0f : 1.375f + (float)s};
     }
     if (d)
         with_twin(d, c.rows, S * sizeof *c.rows);
@@ -62,8 +63,10 @@ static void check(struct device *d, const struct cache_rows *a, uint64_t *seed)
     size_t width = a->layout.latent + a->layout.rope, nq = S * a->ldq;
     struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
     struct cached want = cached_rows(&a->layout, NULL), got = cached_rows(&a->layout, d);
-    float *q = random_floats(nq, seed), *kv = some_latents(width, seed), *angles = with_twin(d, random_floats(S * a->layout.rope, seed), S * a->layout.rope * 4);
-    float *q_device = with_twin(d, copy_of(q, nq), nq * sizeof *q), *kv_device = with_twin(d, copy_of(kv, S * width), S * width * sizeof *kv);
+    float *q = random_floats(nq, seed), *kv = some_latents(width, seed),
+          *angles = with_twin(d, random_floats(S * a->layout.rope, seed), S * a->layout.rope * 4);
+    float *q_device = with_twin(d, copy_of(q, nq), nq * sizeof *q),
+          *kv_device = with_twin(d, copy_of(kv, S * width), S * width * sizeof *kv);
     op_cache_rows(&cx, q, kv, angles, want.rows, a, S);
     cx.device = d;
     op_cache_rows(&cx, q_device, kv_device, angles, got.rows, a, S);
@@ -84,7 +87,8 @@ static void check(struct device *d, const struct cache_rows *a, uint64_t *seed)
             for (size_t k = 0; k < width; k++) {
                 has_nan |= isnan(cpu_row[k]) != 0;
                 if (!same_bits(device_row[k], cpu_row[k]))
-                    fail_msg("%s: number %zu of row %zu of pool %d is %a on the device, %a on the CPU", case_name, k, slot, i, (double)device_row[k], (double)cpu_row[k]);
+                    fail_msg("%s: number %zu of row %zu of pool %d is %a on the device, %a on the CPU", case_name, k,
+                             slot, i, (double)device_row[k], (double)cpu_row[k]);
             }
             if (!has_nan && memcmp(of_device, of_cpu, row))
                 fail_msg("%s: row %zu of pool %d has other bytes than on the CPU", case_name, slot, i);
@@ -96,18 +100,24 @@ static void check(struct device *d, const struct cache_rows *a, uint64_t *seed)
 
 TEST(cache_rows_and_queries_have_the_bits_of_the_cpu)
 {
-    static const size_t sizes[][4] = {{1, 0, 2, 1}, {5, 11, 8, 40}, {8, 16, 64, 512}, {20, 3, 6, 160}, {9, 128, 64, 1030}, {0, 4, 8, 32}};
+    static const size_t sizes[][4] = {{1, 0, 2, 1}, {5, 11, 8, 40}, {8, 16, 64, 512}, {20, 3, 6, 160},
+                                      {9, 128, 64, 1030}, {0, 4, 8, 32}};
     uint64_t seed = 1;
     FOR_EACH_ORDER(d)
         for (size_t i = 0; i < COUNT(sizes); i++)
             for (int how = 0; how < 12; how++) {
                 size_t mark = guard_count;
-                struct kv_layout layout = {.type = (enum kv_type)(how % 3), .latent = how % 3 == KV_Q8 ? (sizes[i][3] + 31) / 32 * 32 : sizes[i][3], .rope = sizes[i][2]};
+                struct kv_layout layout = {.type = (enum kv_type)(how % 3),
+                                           .latent = how % 3 == KV_Q8 ? (sizes[i][3] + 31) / 32 * 32 : sizes[i][3],
+                                           .rope = sizes[i][2]};
                 static struct rope rope;
                 rope_init(&rope, layout.rope, how & 1, 10000.0, NULL);
-                struct cache_rows a = {.heads = sizes[i][0], .nope = sizes[i][1], .ldq = (sizes[i][0] + (size_t)(how % 2)) * (sizes[i][1] + sizes[i][2]),
-                                       .rope = &rope, .layout = layout, .layer = (size_t)how % LAYERS, .round_latent = how / 3 % 2, .read_back = how / 6};
-                CASE("cache rows H=%zu n=%zu r=%zu c=%zu how=%d order=%d", a.heads, a.nope, layout.rope, layout.latent, how, order_);
+                struct cache_rows a = {.heads = sizes[i][0], .nope = sizes[i][1],
+                                       .ldq = (sizes[i][0] + (size_t)(how % 2)) * (sizes[i][1] + sizes[i][2]),
+                                       .rope = &rope, .layout = layout, .layer = (size_t)how % LAYERS,
+                                       .round_latent = how / 3 % 2, .read_back = how / 6};
+                CASE("cache rows H=%zu n=%zu r=%zu c=%zu how=%d order=%d", a.heads, a.nope, layout.rope, layout.latent,
+                     how, order_);
                 check(d, &a, &seed);
                 release_to(mark);
             }
@@ -143,7 +153,8 @@ TEST(numbers_rounded_to_bf16_have_the_bits_of_the_cpu)
     uint64_t seed = 1;
     FOR_EACH_ORDER(d) {
         struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
-        float *x = guarded_floats(n), *want = guarded_floats(n), *got = with_twin(d, guarded_floats(n), n * sizeof *got);
+        float *x = guarded_floats(n), *want = guarded_floats(n),
+              *got = with_twin(d, guarded_floats(n), n * sizeof *got);
         for (size_t i = 0; i < n; i++) { /* any bits; ties */
             uint32_t bits = (uint32_t)next_random(&seed);
             bits = i % 3 ? bits : (bits & 0xffff0000) | 0x8000;

@@ -1,5 +1,6 @@
-/* tests/cuda/checkcuda_cublas.c -- linear layers by the GPU's library of matrix products (op_ctx.cublas). The GPU is an emulated one with a driver and a library
- * of its own (tests/cuda/fake_driver.c, fake_cublas.c), or the one that CHECKCUDA_DEVICE names.
+/* tests/cuda/checkcuda_cublas.c -- linear layers by the GPU's library of matrix products (op_ctx.cublas). The GPU is an
+ * emulated one with a driver and a library of its own (tests/cuda/fake_driver.c, fake_cublas.c), or the one that
+ * CHECKCUDA_DEVICE names.
  *     checkcuda_cublas [--speed]    --speed: measures products of 512 rows alone */
 #include "engine/base/numbers.h"
 #include "tests/cuda/wide.h"
@@ -39,7 +40,8 @@ TEST(products_are_sums_of_operands_in_bf16)
     for (int type = 0; type < WEIGHT_TYPES; type++)
         for (size_t i = 0; i < COUNT(sizes); i++)
             for (size_t S = 1; S < 8; S += 3) {
-                size_t K = sizes[i], gap = weight_is_packed(type) ? 0 : (size_t)(-(K + 3) & 31); /* random_matrix has rows of K + 3 */
+                /* random_matrix has rows of K + 3 */
+                size_t K = sizes[i], gap = weight_is_packed(type) ? 0 : (size_t)(-(K + 3) & 31);
                 check_linear(d, type, 9 + S, K, S, gap, 0, &seed);
                 check_linear(d, type, 5, K, S, 0, S % 2, &seed);
             }
@@ -62,7 +64,8 @@ TEST(feed_forward_layers_have_the_bits_of_precision_bf16)
     } shapes[] = {{8, 2, 1}, {8, 3, 5}, {1, 1, 3}, {40, 4, 9}, {4, 1, 34}};
     uint64_t seed = 3;
     struct device *d = open_gemm();
-    for (size_t n = 0; n < COUNT(shapes); n++) /* more columns: rows of 96 and 40 numbers are aligned, those of 101 and 45 are not */
+    for (size_t n = 0; n < COUNT(shapes); n++) /* more columns: rows of 96 and 40 numbers are aligned, those of 101 and
+                                                  45 are not */
         for (size_t more = 0; more <= 5; more += 5) {
             check_experts(d, shapes[n].experts, shapes[n].chosen, shapes[n].S, n % 2, 0, more, &seed);
             check_experts(d, shapes[n].experts, shapes[n].chosen, shapes[n].S, 0, 1, more, &seed);
@@ -77,7 +80,8 @@ static double products_per_second(struct device *d, size_t S, size_t N, size_t K
     struct gemm g = {.S = S, .N = N, .K = K, .ldy = N, .ldw = K, .ldx = K};
     void *y, *w, *x;
     size_t count = 0;
-    if (d->type->allocate(d, &y, S * N * 4) || d->type->allocate(d, &w, N * K * 2) || d->type->allocate(d, &x, S * K * 2))
+    if (d->type->allocate(d, &y, S * N * 4) || d->type->allocate(d, &w, N * K * 2) ||
+        d->type->allocate(d, &x, S * K * 2))
         fail_msg("no memory");
     g.y = y, g.w = w, g.x = x;
     device_gemm(d, &g);
@@ -95,12 +99,14 @@ static double products_per_second(struct device *d, size_t S, size_t N, size_t K
 
 static int measure(void)
 {
-    static const size_t shapes[][2] = {{2048, 7168}, {7168, 2048}, {4096, 7168}, {24576, 1536}, {7168, 16384}, {18432, 7168}};
+    static const size_t shapes[][2] = {{2048, 7168}, {7168, 2048}, {4096, 7168}, {24576, 1536}, {7168, 16384},
+                                       {18432, 7168}};
     struct device *d = open_gemm();
     for (size_t i = 0; i < COUNT(shapes); i++) {
         size_t N = shapes[i][0], K = shapes[i][1];
         double each = products_per_second(d, 512, N, K);
-        printf("cuBLAS alone, 512 rows by %5zu x %5zu: %8.1f us, %6.1f TFLOPS\n", N, K, 1e6 / each, 1e-12 * each * 2 * 512 * (double)N * (double)K);
+        printf("cuBLAS alone, 512 rows by %5zu x %5zu: %8.1f us, %6.1f TFLOPS\n", N, K, 1e6 / each,
+               1e-12 * each * 2 * 512 * (double)N * (double)K);
     }
     close_gemm();
     return 0;
@@ -110,7 +116,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(products_are_sums_of_operands_in_bf16, end_test),
                                        cmocka_unit_test_teardown(large_matrices_are_converted_in_parts, end_test),
-                                       cmocka_unit_test_teardown(feed_forward_layers_have_the_bits_of_precision_bf16, end_test)};
+                                       cmocka_unit_test_teardown(feed_forward_layers_have_the_bits_of_precision_bf16,
+                                                                 end_test)};
     on_a_gpu = !is_emulated();
     setenv("CHECKCUDA_DEVICE", "cuda", 0);
     if (argc > 1 && !strcmp(argv[1], "--speed"))

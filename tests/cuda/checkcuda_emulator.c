@@ -1,5 +1,6 @@
-/* tests/cuda/checkcuda_emulator.c -- what the emulator of a device does with a kernel that crashes, or touches what it must not (tests/cuda/watch.h): the
- * program ends, although a test framework catches signals. If it went on, the next kernel would wait for the end of the one that crashed. */
+/* tests/cuda/checkcuda_emulator.c -- what the emulator of a device does with a kernel that crashes, or touches what it
+ * must not (tests/cuda/watch.h): the program ends, although a test framework catches signals. If it went on, the next
+ * kernel would wait for the end of the one that crashed. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,12 +28,14 @@ static void add_numbers(enum place_of_x place)
         _exit(1);
     char *there = device_at(d, x);
     float *sums = device_at(d, y);
-    const float *places[] = {[BEHIND_MEMORY] = (const float *)(const void *)there, [NOT_ALIGNED] = (const float *)(const void *)(there + 2), [ON_THE_CPU] = y,
+    const float *places[] = {[BEHIND_MEMORY] = (const float *)(const void *)there,
+                             [NOT_ALIGNED] = (const float *)(const void *)(there + 2), [ON_THE_CPU] = y,
                              [ONE_LATER] = sums + 1, [BLOCK_LATER] = sums + THREADS_add};
     device_run(d, add, divide_up(NUMBERS, THREADS_add), 1, 1, .y = sums, .x = places[place], .n = NUMBERS);
 }
 
-/* Runs add_numbers in a process whose signals a test framework would catch, as this one's. It must end by a signal, after it has said both sentences. */
+/* Runs add_numbers in a process whose signals a test framework would catch, as this one's. It must end by a signal,
+ * after it has said both sentences. */
 static void check_ends(enum place_of_x place, const char *what, const char *where)
 {
     char said[512];
@@ -77,8 +80,11 @@ TEST(threads_that_do_not_wait_for_each_other_end_the_program)
 {
     if (!is_emulated())
         skip();
-    check_ends(ONE_LATER, "a thread writes 4 bytes", "threads of a block have read it, and no barrier is between\nkernel add, block 0, 0, 0, thread 1: ");
-    check_ends(BLOCK_LATER, "a thread writes 4 bytes", "threads of several blocks have read it, and no barrier is between\nkernel add, block 1, 0, 0, thread 0: ");
+    check_ends(ONE_LATER, "a thread writes 4 bytes",
+               "threads of a block have read it, and no barrier is between\nkernel add, block 0, 0, 0, thread 1: ");
+    check_ends(BLOCK_LATER, "a thread writes 4 bytes",
+               "threads of several blocks have read it, and no barrier is between\nkernel add, block 1, 0, 0, thread "
+               "0: ");
 }
 
 int main(void)

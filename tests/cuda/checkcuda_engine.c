@@ -1,4 +1,5 @@
-/* tests/cuda/checkcuda_engine.c -- models of which an emulated device computes parts: the same bits as without it, for every split. */
+/* tests/cuda/checkcuda_engine.c -- models of which an emulated device computes parts: the same bits as without it, for
+ * every split. */
 #include "engine/model/offload.h"
 #include "tests/cuda/checked_device.h"
 #include "tests/support/engine_support.h"
@@ -23,19 +24,22 @@ static const struct {
 static struct device *device;
 
 /* Opens a model of which the device computes parts. */
-static vb_model *offloaded_with(const char *dir, const char *conventions, enum precision precision, enum cache_type cache, int layers, int without_experts)
+static vb_model *offloaded_with(const char *dir, const char *conventions, enum precision precision,
+                                enum cache_type cache, int layers, int without_experts)
 {
     device = open_checked_device();
     struct offload_options offload = {device, layers, without_experts};
     struct conventions parsed = {{0}};
-    struct model_options o = {.conventions = &parsed, .precision = precision, .cache_type = cache, .offload = &offload, .threads = 1};
+    struct model_options o = {.conventions = &parsed, .precision = precision, .cache_type = cache, .offload = &offload,
+                              .threads = 1};
     struct vb_model *m;
     OK(conventions_parse(&parsed, conventions, &err));
     OK(model_open_under(&m, dir, &o, NULL, &err));
     return m;
 }
 
-static vb_model *offloaded(const char *dir, enum precision precision, enum cache_type cache, int layers, int without_experts)
+static vb_model *offloaded(const char *dir, enum precision precision, enum cache_type cache, int layers,
+                           int without_experts)
 {
     return offloaded_with(dir, NULL, precision, cache, layers, without_experts);
 }
@@ -56,7 +60,8 @@ static vb_model *on_cpu(const char *dir, const char *precision, const char *cach
 static const vb_session_options one_thread = {.context = 64, .threads = 1, .prefill_chunk = 8};
 
 /* Tokens and drafts of a few rounds. Wrong drafts would not change what is generated. */
-static size_t proposals(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t tokens, int32_t *list)
+static size_t proposals(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t tokens,
+                        int32_t *list)
 {
     vb_session *s = open_session(m, o, prompt, tokens);
     size_t n = 0;
@@ -71,12 +76,14 @@ static size_t proposals(const vb_model *m, const vb_session_options *o, const in
     return n;
 }
 
-static void compare_proposals(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o, const int32_t *prompt, size_t tokens)
+static void compare_proposals(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o,
+                              const int32_t *prompt, size_t tokens)
 {
     int32_t want[DRAFTED * (1 + VB_MAX_DRAFT)], got[DRAFTED * (1 + VB_MAX_DRAFT)];
     size_t n = proposals(a, o, prompt, tokens, want), m = proposals(b, o, prompt, tokens, got);
     if (n < 4 || n != m || memcmp(want, got, n * sizeof *want) != 0)
-        fail_msg("%s: %zu tokens and drafts on the CPU, %zu with the device, and they differ or are too few", what, n, m);
+        fail_msg("%s: %zu tokens and drafts on the CPU, %zu with the device, and they differ or are too few", what, n,
+                 m);
 }
 
 static void compare(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o)
@@ -124,7 +131,8 @@ static void precisions_and_caches_have_the_bits_of_the_cpu(__attribute__((unused
             vb_session_options o = one_thread;
             char what[64];
             snprintf(what, sizeof what, "precision %s, cache %s", precisions[p], caches[c]);
-            vb_model *a = on_cpu("golden/tiny/v3-mtp3", precisions[p], caches[c]), *b = offloaded("golden/tiny/v3-mtp3", precision[p], cache[c], OFFLOAD_AUTO, 0);
+            vb_model *a = on_cpu("golden/tiny/v3-mtp3", precisions[p], caches[c]),
+                     *b = offloaded("golden/tiny/v3-mtp3", precision[p], cache[c], OFFLOAD_AUTO, 0);
             o.drafting.method = mtp_method(p);
             compare(what, a, b, &o);
             assert_true(!is_emulated() || emulator_replays(device) > 0);
@@ -133,8 +141,8 @@ static void precisions_and_caches_have_the_bits_of_the_cpu(__attribute__((unused
         }
 }
 
-/* Prompt, tokens and drafts of a model with this precision, all of whose layers are on the device. Device memory that a kernel reads beyond a matrix
- * contains garbage or cannot be read, so this also shows that all its bytes are there. */
+/* Prompt, tokens and drafts of a model with this precision, all of whose layers are on the device. Device memory that a
+ * kernel reads beyond a matrix contains garbage or cannot be read, so this also shows that all its bytes are there. */
 static void compare_all_layers(const char *path, const char *name, const char *precision)
 {
     enum precision p;
@@ -143,7 +151,8 @@ static void compare_all_layers(const char *path, const char *name, const char *p
     o.drafting.method = "mtp-eagle";
     snprintf(what, sizeof what, "%s, precision %s", name, precision);
     OK(precision_parse(&p, NULL, precision, &err));
-    vb_model *a = on_cpu(path, precision, "f32"), *b = offloaded(path, p, CACHE_TYPE_F32, a->config.num_hidden_layers + 1, 0);
+    vb_model *a = on_cpu(path, precision, "f32"),
+             *b = offloaded(path, p, CACHE_TYPE_F32, a->config.num_hidden_layers + 1, 0);
     compare(what, a, b, &o);
     assert_true(b->mtp[0].layer.mlp_on_device && (!is_emulated() || emulator_replays(device) > 0));
     close_offloaded(b);
@@ -153,12 +162,16 @@ static void compare_all_layers(const char *path, const char *name, const char *p
 static void every_type_of_gguf_files_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
 {
     static const struct quantized_model models[] = {
-        {.name = "small", .types = {"Q4_0", "Q5_1", "Q8_0", "IQ4_NL"}, .k_b = "MXFP4", .v_b = "Q4_1", .embedding = "Q5_0", .gate = "Q8_0"},
-        {.name = "small-mixed", .types = {"MXFP4", "F16", "Q5_0", "Q4_1"}, .k_b = "BF16", .v_b = "Q5_1", .embedding = "IQ4_NL", .gate = "F32", .tied = 1},
+        {.name = "small", .types = {"Q4_0", "Q5_1", "Q8_0", "IQ4_NL"}, .k_b = "MXFP4", .v_b = "Q4_1",
+         .embedding = "Q5_0", .gate = "Q8_0"},
+        {.name = "small-mixed", .types = {"MXFP4", "F16", "Q5_0", "Q4_1"}, .k_b = "BF16", .v_b = "Q5_1",
+         .embedding = "IQ4_NL", .gate = "F32", .tied = 1},
         {.name = "iq2", .types = {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"}, .large = 1},
         {.name = "iq1", .types = {"IQ1_M", "IQ3_S", "IQ1_S", "Q4_K"}, .k_b = "IQ3_S", .v_b = "IQ1_S", .large = 1},
-        {.name = "k", .types = {"Q2_K", "Q3_K", "Q6_K", "Q5_K"}, .k_b = "Q4_K", .v_b = "BF16", .embedding = "Q3_K", .gate = "Q6_K", .tied = 1, .large = 1},
-        {.name = "rest", .types = {"TQ1_0", "NVFP4", "TQ2_0", "IQ4_XS"}, .k_b = "NVFP4", .v_b = "TQ2_0", .embedding = "Q4_K", .large = 1},
+        {.name = "k", .types = {"Q2_K", "Q3_K", "Q6_K", "Q5_K"}, .k_b = "Q4_K", .v_b = "BF16", .embedding = "Q3_K",
+         .gate = "Q6_K", .tied = 1, .large = 1},
+        {.name = "rest", .types = {"TQ1_0", "NVFP4", "TQ2_0", "IQ4_XS"}, .k_b = "NVFP4", .v_b = "TQ2_0",
+         .embedding = "Q4_K", .large = 1},
     };
     char dir[64], path[96], file[32];
     make_dir(dir);
@@ -192,13 +205,15 @@ static void every_layout_has_the_bits_of_the_cpu(__attribute__((unused)) void **
             if (!has_turn((size_t)(l + q8), 2))
                 continue;
             char dir[64];
-            layout_checkpoint(dir, (struct layout_checkpoint){.layout = (enum layout)l, .no_q_lora = q8, .tied = l % 3 == 1});
+            layout_checkpoint(dir, (struct layout_checkpoint){.layout = (enum layout)l, .no_q_lora = q8,
+                                                              .tied = l % 3 == 1});
             compare_all_layers(dir, layout_names[l], q8 ? "q8" : "f32");
             remove_dir(dir);
         }
 }
 
-/* Two sessions with splits of their own decode alone. Then a batch computes them together, with the split of the first. */
+/* Two sessions with splits of their own decode alone. Then a batch computes them together, with the split of the
+ * first. */
 static void check_other_splits(const char *dir)
 {
     static struct record want[2], got[2];
@@ -243,7 +258,8 @@ static void a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu(__attribut
 {
     static struct record want, got;
     vb_session_options o = {.context = 300, .threads = 1, .prefill_chunk = 128};
-    vb_model *a = on_cpu("golden/tiny/v3", "f32", "f32"), *b = offloaded("golden/tiny/v3", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
+    vb_model *a = on_cpu("golden/tiny/v3", "f32", "f32"),
+             *b = offloaded("golden/tiny/v3", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
     int32_t prompt[253];
     random_tokens(a, 7, prompt, COUNT(prompt));
     run(a, &o, prompt, COUNT(prompt), 8, &want);
@@ -254,17 +270,21 @@ static void a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu(__attribut
     vb_model_close(a);
 }
 
-/* Timelines that are longer than what an indexer keeps: some of the first passes attend to all tokens. glm5 has a layer without an indexer, and its modules
- * attend in later draft steps to what was chosen in the first one. */
+/* Timelines that are longer than what an indexer keeps: some of the first passes attend to all tokens. glm5 has a layer
+ * without an indexer, and its modules attend in later draft steps to what was chosen in the first one. */
 static void sparse_attention_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
 {
     static const struct {
         const char *dir, *conventions, *method, *cache;
         int layers;
     } cases[] = {
-        {"golden/tiny/v32", NULL, "mtp-eagle", "f32", OFFLOAD_AUTO}, {"golden/tiny/v32", "latent-cache=fp8,indexer-weights=bf16,indexer-scores=bf16", NULL, "f32", 2},
-        {"golden/tiny/v32", "indexer-codes=none,indexer-ties=highest", "mtp-vanilla", "bf16", OFFLOAD_AUTO}, {"golden/tiny/v32", "as=llama.cpp", "mtp-eagle", "q8", OFFLOAD_AUTO},
-        {"golden/tiny/glm5", NULL, "mtp-eagle", "f32", OFFLOAD_AUTO}, {"golden/tiny/glm5", "indexer-codes=fp8", NULL, "f32", 1}, {"golden/tiny/glm5", NULL, NULL, "f32", 2},
+        {"golden/tiny/v32", NULL, "mtp-eagle", "f32", OFFLOAD_AUTO},
+        {"golden/tiny/v32", "latent-cache=fp8,indexer-weights=bf16,indexer-scores=bf16", NULL, "f32", 2},
+        {"golden/tiny/v32", "indexer-codes=none,indexer-ties=highest", "mtp-vanilla", "bf16", OFFLOAD_AUTO},
+        {"golden/tiny/v32", "as=llama.cpp", "mtp-eagle", "q8", OFFLOAD_AUTO},
+        {"golden/tiny/glm5", NULL, "mtp-eagle", "f32", OFFLOAD_AUTO},
+        {"golden/tiny/glm5", "indexer-codes=fp8", NULL, "f32", 1},
+        {"golden/tiny/glm5", NULL, NULL, "f32", 2},
         {"golden/tiny/glm5", "mtp-set=own,indexer-rope=halves", "mtp-eagle", "bf16", 3},
     };
     static struct record want, got;
@@ -277,10 +297,14 @@ static void sparse_attention_has_the_bits_of_the_cpu(__attribute__((unused)) voi
         if (!has_turn(i, 2))
             continue;
         OK(cache_type_parse(&cache, cases[i].cache, &err));
-        OK(vb_model_open(&a, cases[i].dir, &(vb_model_options){.conventions = cases[i].conventions, .cache_type = cases[i].cache, .threads = 1}, &err));
+        OK(vb_model_open(&a, cases[i].dir,
+                         &(vb_model_options){.conventions = cases[i].conventions, .cache_type = cases[i].cache,
+                                             .threads = 1},
+                         &err));
         vb_model *b = offloaded_with(cases[i].dir, cases[i].conventions, PRECISION_F32, cache, cases[i].layers, 0);
         for (int is_long = 0; is_long < 2; is_long++) {
-            size_t n = !is_long ? 3 : i % 4 ? 40 : COUNT(prompt); /* the longest ones need a second block of 256 tokens */
+            size_t n = !is_long ? 3 : i % 4 ? 40 : COUNT(prompt); /* the longest ones need a second block of 256
+                                                                     tokens */
             snprintf(what, sizeof what, "%s, case %zu, prompt of %zu tokens", cases[i].dir, i, n);
             random_tokens(a, 7, prompt, COUNT(prompt));
             run(a, &o, prompt, n, 14, &want);
@@ -291,14 +315,16 @@ static void sparse_attention_has_the_bits_of_the_cpu(__attribute__((unused)) voi
                 compare_proposals(what, a, b, &o, prompt, n);
             o.drafting = (vb_drafting){0};
         }
-        assert_true(b->layers[b->config.num_hidden_layers - 1].attention_on_device && (!is_emulated() || emulator_launches(device) > 100));
+        assert_true(b->layers[b->config.num_hidden_layers - 1].attention_on_device &&
+                    (!is_emulated() || emulator_launches(device) > 100));
         assert_true(!is_emulated() || cases[i].layers != OFFLOAD_AUTO || emulator_replays(device) > 10);
         close_offloaded(b);
         vb_model_close(a);
     }
 }
 
-/* g of the last two of 42 rows of a module. The first of them keeps the tokens that the second one uses; before, the list has other tokens. */
+/* g of the last two of 42 rows of a module. The first of them keeps the tokens that the second one uses; before, the
+ * list has other tokens. */
 static void rows_that_share_a_choice(const struct vb_model *m, float *g)
 {
     enum { N = 42 };
@@ -315,7 +341,8 @@ static void rows_that_share_a_choice(const struct vb_model *m, float *g)
     for (size_t i = 0; i < N * d; i++)
         h[i] = (float)random_below(&seed, 2001) * 0.001f - 1.0f;
     for (int32_t i = 0; i < N; i++)
-        rows[i] = (struct row){.cache = &cache, .token = 3 + i * 7 % 90, .index = i, .position = i, .slot = kvcache_append(&cache)};
+        rows[i] = (struct row){.cache = &cache, .token = 3 + i * 7 % 90, .index = i, .position = i,
+                               .slot = kvcache_append(&cache)};
     rows[N - 2].keep = &kept;
     rows[N - 1].use = &kept;
     forward_mtp(&w, m->mtp, 0, rows, h, earlier, next, N - 2);
@@ -330,7 +357,8 @@ static void rows_that_share_a_choice(const struct vb_model *m, float *g)
 static void a_row_attends_to_what_an_earlier_row_of_its_pass_chose(__attribute__((unused)) void **state)
 {
     float want[2 * 512], got[2 * 512];
-    vb_model *a = on_cpu("golden/tiny/glm5", "f32", "f32"), *b = offloaded("golden/tiny/glm5", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
+    vb_model *a = on_cpu("golden/tiny/glm5", "f32", "f32"),
+             *b = offloaded("golden/tiny/glm5", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
     assert_true(a->config.dims.d <= 512 && a->config.index_topk == 8);
     rows_that_share_a_choice(a, want);
     rows_that_share_a_choice(b, got);
@@ -342,8 +370,10 @@ static void a_row_attends_to_what_an_earlier_row_of_its_pass_chose(__attribute__
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_split_has_the_bits_of_the_cpu), cmocka_unit_test(precisions_and_caches_have_the_bits_of_the_cpu),
-                                       cmocka_unit_test(every_type_of_gguf_files_has_the_bits_of_the_cpu), cmocka_unit_test(every_layout_has_the_bits_of_the_cpu),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_split_has_the_bits_of_the_cpu),
+                                       cmocka_unit_test(precisions_and_caches_have_the_bits_of_the_cpu),
+                                       cmocka_unit_test(every_type_of_gguf_files_has_the_bits_of_the_cpu),
+                                       cmocka_unit_test(every_layout_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(sparse_attention_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(a_row_attends_to_what_an_earlier_row_of_its_pass_chose),
                                        cmocka_unit_test(a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu),

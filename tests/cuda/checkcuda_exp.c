@@ -16,8 +16,8 @@ static void compare(struct device *d, uint32_t first, uint32_t step, size_t n)
         memcpy(&x, &bits, sizeof x);
         want = kernel_expf(x);
         if (!same_bits(results[i], want))
-            fail_msg("exp of the float with the bits %08x is %a (%08x) on the device, %a (%08x) on the CPU", bits, (double)results[i],
-                     bits_of(results[i]), (double)want, bits_of(want));
+            fail_msg("exp of the float with the bits %08x is %a (%08x) on the device, %a (%08x) on the CPU", bits,
+                     (double)results[i], bits_of(results[i]), (double)want, bits_of(want));
     }
 }
 
@@ -29,11 +29,14 @@ static struct device *open_device(void)
     return d;
 }
 
-/* A million floats from everywhere; then the neighbours of all floats at which the method or the result changes its kind. */
+/* A million floats from everywhere; then the neighbours of all floats at which the method or the result changes its
+ * kind. */
 TEST(exp_has_the_bits_of_the_cpu)
 {
-    static const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, 0.34657359f /* q becomes 1 */, -0.34657359f, 88.722839f /* infinity */, 100.0f, -87.336545f /* subnormal */,
-                                    -103.97208f /* 0 */, -104.0f, INFINITY, -INFINITY, NAN, 0x1p-126f, -0x1p-126f, 0x1p-24f, 0x1.fffffep127f, -0x1.fffffep127f};
+    static const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, 0.34657359f /* q becomes 1 */, -0.34657359f,
+                                    88.722839f /* infinity */, 100.0f, -87.336545f /* subnormal */, -103.97208f /* 0 */,
+                                    -104.0f, INFINITY, -INFINITY, NAN, 0x1p-126f, -0x1p-126f, 0x1p-24f, 0x1.fffffep127f,
+                                    -0x1.fffffep127f};
     struct device *d = open_device();
     compare(d, 0, 4093, ((size_t)1 << 32) / 4093 + 1);
     compare(d, bits_of(80.0f), 5, (bits_of(104.0f) - bits_of(80.0f)) / 5);
@@ -53,7 +56,8 @@ static void exp_has_the_bits_of_the_cpu_for_all_floats(__attribute__((unused)) v
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(exp_has_the_bits_of_the_cpu)}, all[] = {cmocka_unit_test(exp_has_the_bits_of_the_cpu_for_all_floats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(exp_has_the_bits_of_the_cpu)},
+                            all[] = {cmocka_unit_test(exp_has_the_bits_of_the_cpu_for_all_floats)};
     if (argc > 1 && !strcmp(argv[1], "--all"))
         return cmocka_run_group_tests(all, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

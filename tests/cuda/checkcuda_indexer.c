@@ -1,4 +1,5 @@
-/* tests/cuda/checkcuda_indexer.c -- the indexer of sparse attention on an emulated device: keys, and the choice of tokens. */
+/* tests/cuda/checkcuda_indexer.c -- the indexer of sparse attention on an emulated device: keys, and the choice of
+ * tokens. */
 #include "ops/indexer_device.h"
 #include "tests/cuda/checkcuda.h"
 
@@ -28,13 +29,16 @@ static struct cached cached_rows(const struct indexer *ix, struct device *d)
     with_twin(d, c.pool, c.bytes);
     with_twin(d, c.slots, most_seen * sizeof *c.slots);
     for (size_t s = 0; s < S; s++)
-        c.rows[s] = (struct device_row){.slots = device_at(d, c.slots), .length = lengths[s], .slot = (int32_t)(s * 11), .index_rows = device_at(d, c.pool),
-                                        .index_layer_bytes = c.layer_bytes};
+        c.rows[s] = (struct device_row){.slots = device_at(d, c.slots), .length = lengths[s], .slot = (int32_t)(s * 11),
+                                        .index_rows = device_at(d, c.pool), .index_layer_bytes = c.layer_bytes};
     with_twin(d, c.rows, S * sizeof *c.rows);
     return c;
 }
 
-static void forget(struct device *d, const struct cached *c) { device_remove(d, c->pool), device_remove(d, c->slots), device_remove(d, c->rows); }
+static void forget(struct device *d, const struct cached *c)
+{
+    device_remove(d, c->pool), device_remove(d, c->slots), device_remove(d, c->rows);
+}
 
 /* Vectors that are ordinary, large, tiny, zero, all equal, and with numbers that are not finite. */
 static float *some_vectors(size_t count, size_t D, uint64_t *seed)
@@ -63,9 +67,12 @@ TEST(keys_have_the_bytes_of_the_cpu)
                 static struct rope rope;
                 rope_init(&rope, dims[i][1], how >> 2, 10000.0, NULL);
                 struct cached c = cached_rows(&ix, d);
-                float *k = with_twin(d, some_vectors(S, D, &seed), S * D * sizeof(float)), *w = with_twin(d, random_floats(D, &seed), D * sizeof(float));
-                float *b = with_twin(d, random_floats(D, &seed), D * sizeof(float)), *angles = with_twin(d, random_floats(S * rope.dim, &seed), S * rope.dim * 4);
-                struct device_index p = {.indexer = &ix, .rope = &rope, .cos_sin = angles, .rows = c.rows, .layer = 1, .longest = most_seen};
+                float *k = with_twin(d, some_vectors(S, D, &seed), S * D * sizeof(float)),
+                      *w = with_twin(d, random_floats(D, &seed), D * sizeof(float));
+                float *b = with_twin(d, random_floats(D, &seed), D * sizeof(float)),
+                      *angles = with_twin(d, random_floats(S * rope.dim, &seed), S * rope.dim * 4);
+                struct device_index p = {.indexer = &ix, .rope = &rope, .cos_sin = angles, .rows = c.rows, .layer = 1,
+                                         .longest = most_seen};
                 char *want = guarded(c.bytes);
                 memcpy(want, c.pool, c.bytes);
                 CASE("index keys D=%zu rope=%zu how=%d order=%d", D, rope.dim, how, order_);
@@ -83,7 +90,8 @@ TEST(keys_have_the_bytes_of_the_cpu)
                         memcpy(&want_number, want + at, sizeof want_number);
                     }
                     if (ix.codes ? c.pool[at] != want[at] : !same_bits(got_number, want_number))
-                        fail_msg("%s: byte %zu of row %zu is not that of the CPU", case_name, at % index_row_bytes(&ix), at / index_row_bytes(&ix));
+                        fail_msg("%s: byte %zu of row %zu is not that of the CPU", case_name, at % index_row_bytes(&ix),
+                                 at / index_row_bytes(&ix));
                 }
                 device_remove(d, k), device_remove(d, w), device_remove(d, b), device_remove(d, angles);
                 forget(d, &c);
@@ -111,12 +119,16 @@ static void check_choice(struct device *d, const struct indexer *ix, const struc
     size_t H = ix->heads, D = ix->dim, kept = ix->kept, width = H * D, longest = 768;
     struct cached c = cached_rows(ix, d);
     write_keys(ix, &c, d, seed);
-    float *q = some_vectors(S * H, D, seed), *w = random_floats(S * H, seed), *angles = with_twin(d, random_floats(S * rope->dim, seed), S * rope->dim * 4);
-    float *q_device = with_twin(d, copy_of(q, S * width), S * width * 4), *w_device = with_twin(d, copy_of(w, S * H), S * H * 4);
+    float *q = some_vectors(S * H, D, seed), *w = random_floats(S * H, seed),
+          *angles = with_twin(d, random_floats(S * rope->dim, seed), S * rope->dim * 4);
+    float *q_device = with_twin(d, copy_of(q, S * width), S * width * 4),
+          *w_device = with_twin(d, copy_of(w, S * H), S * H * 4);
     int32_t *want = guarded(S * kept * sizeof *want), *got = guarded(S * kept * sizeof *got);
     struct timeline *seen = guarded(S * sizeof *seen);
-    struct device_index p = {.indexer = ix, .rope = rope, .cos_sin = angles, .rows = c.rows, .layer = 1, .longest = longest};
-    struct op_ctx cpu = context_of(scalar_table(), 1, op_index_scratch(S, most_seen, 1)), cx = device_context(d, device_index_scratch(S, longest));
+    struct device_index p = {.indexer = ix, .rope = rope, .cos_sin = angles, .rows = c.rows, .layer = 1,
+                             .longest = longest};
+    struct op_ctx cpu = context_of(scalar_table(), 1, op_index_scratch(S, most_seen, 1)),
+                  cx = device_context(d, device_index_scratch(S, longest));
     memset(want, 0x5a, S * kept * sizeof *want);
     memset(got, 0x5a, S * kept * sizeof *got);
     with_twin(d, got, S * kept * sizeof *got);
@@ -138,9 +150,11 @@ static void check_choice(struct device *d, const struct indexer *ix, const struc
         for (size_t i = 0; i < kept; i++) {
             int32_t slot = lengths[s] > kept && s != 4 ? c.slots[want[s * kept + i]] : want[s * kept + i];
             if (got[s * kept + i] != slot)
-                fail_msg("%s: number %zu of the tokens of row %zu is in slot %d, on the CPU in slot %d", case_name, i, s, (int)got[s * kept + i], (int)slot);
+                fail_msg("%s: number %zu of the tokens of row %zu is in slot %d, on the CPU in slot %d", case_name, i,
+                         s, (int)got[s * kept + i], (int)slot);
         }
-    device_remove(d, angles), device_remove(d, q_device), device_remove(d, w_device), device_remove(d, got), device_remove(d, cx.scratch);
+    device_remove(d, angles), device_remove(d, q_device), device_remove(d, w_device), device_remove(d, got),
+        device_remove(d, cx.scratch);
     forget(d, &c);
 }
 
@@ -151,8 +165,9 @@ TEST(choices_are_those_of_the_cpu)
     FOR_EACH_ORDER(d)
         for (size_t i = 0; i < 20; i++) {
             size_t mark = guard_count;
-            struct indexer ix = {.heads = heads[i % 4], .dim = dims[i % COUNT(dims)][0], .kept = kept[i % 5], .hadamard = i % 3 != 1, .codes = i % 3 != 2,
-                                 .bf16_weights = i % 7 == 3, .bf16_scores = i % 5 == 2, .highest = i % 2 == 1};
+            struct indexer ix = {.heads = heads[i % 4], .dim = dims[i % COUNT(dims)][0], .kept = kept[i % 5],
+                                 .hadamard = i % 3 != 1, .codes = i % 3 != 2, .bf16_weights = i % 7 == 3,
+                                 .bf16_scores = i % 5 == 2, .highest = i % 2 == 1};
             static struct rope rope;
             rope_init(&rope, dims[i % COUNT(dims)][1], i % 4 == 3, 10000.0, NULL);
             CASE("index choice H=%zu D=%zu kept=%zu case %zu order=%d", ix.heads, ix.dim, ix.kept, i, order_);

@@ -16,7 +16,8 @@ static void check(struct device *d, const struct weight_view *w, const float *x,
     device_remove(d, got), device_remove(d, cx.scratch);
 }
 
-static void check_shape(struct device *d, int type, size_t N, size_t K, size_t S, size_t more, size_t shift, int exact, uint64_t *seed)
+static void check_shape(struct device *d, int type, size_t N, size_t K, size_t S, size_t more, size_t shift, int exact,
+                        uint64_t *seed)
 {
     size_t mark = guard_count;
     struct weight_view stored = random_matrix(type, N, K, seed).view;
@@ -24,7 +25,8 @@ static void check_shape(struct device *d, int type, size_t N, size_t K, size_t S
         stored.rounded = in_bf16;
     struct weight_view w = on_device(d, &stored, more, shift);
     float *x = with_twin(d, random_floats(S * K, seed), S * K * sizeof(float));
-    CASE("%s%s N=%zu K=%zu S=%zu stride=%zu shift=%zu", type_names[type], in_bf16 ? " in bf16" : "", N, K, S, w.stride, shift);
+    CASE("%s%s N=%zu K=%zu S=%zu stride=%zu shift=%zu", type_names[type], in_bf16 ? " in bf16" : "", N, K, S, w.stride,
+         shift);
     check(d, &w, x, S, exact);
     device_remove(d, x);
     without_twin(d, &w, shift);
@@ -81,8 +83,8 @@ TEST(embedded_rows_have_the_bits_of_the_cpu)
     in_bf16 = 0;
 }
 
-/* One of the first `count` special numbers: zeros of both signs and subnormal numbers; 9: numbers about 2^-56, below which precision bf16
- * has zeros; 11: ordinary numbers; 17: numbers whose sums overflow, infinities and NaN. */
+/* One of the first `count` special numbers: zeros of both signs and subnormal numbers; 9: numbers about 2^-56, below
+ * which precision bf16 has zeros; 11: ordinary numbers; 17: numbers whose sums overflow, infinities and NaN. */
 static float special_float(uint64_t *seed, unsigned count)
 {
     static const float values[] = {0.0f, -0.0f, 0x1p-149f, -0x1.8p-127f, 0x1p-126f, 0x1p-60f, -0x1.004p-56f,
@@ -101,7 +103,8 @@ TEST(special_values_have_the_bits_of_the_cpu)
                 for (int i = 0; i < 8; i++) {
                     size_t mark = guard_count, N = 11, K = 352, S = 1 + i % 4;
                     struct weight_view stored = random_matrix(type, N, K, &seed).view, w;
-                    unsigned char *data = (unsigned char *)(uintptr_t)stored.data, *groups = (unsigned char *)(uintptr_t)stored.group_scale;
+                    unsigned char *data = (unsigned char *)(uintptr_t)stored.data,
+                                  *groups = (unsigned char *)(uintptr_t)stored.group_scale;
                     float *x = guarded_floats(S * K), *scale = (float *)(uintptr_t)stored.scale;
                     for (size_t j = 0; j < weight_type_bytes(type, N * K); j++)
                         if (i % 2 || random_below(&seed, 8) == 0)
@@ -111,7 +114,10 @@ TEST(special_values_have_the_bits_of_the_cpu)
                     for (size_t j = 0; j < group_bytes(&stored); j++)
                         groups[j] = (unsigned char)(i % 2 ? next_random(&seed) : next_random(&seed) % 8);
                     for (size_t j = 0; j < S * K; j++)
-                        x[j] = random_below(&seed, 4) ? random_float(&seed) * 0x1p-100f : special_float(&seed, i < 3 ? 9 : i < 5 || j % 3 ? 11 : 17);
+                        x[j] = random_below(&seed, 4) ? random_float(&seed) * 0x1p-100f
+                                                      : special_float(&seed, i < 3 ? 9
+                                                      : i < 5 || j % 3 ? 11
+                                                      : 17);
                     if (weight_is_packed(type))
                         stored.rounded = in_bf16;
                     w = on_device(d, &stored, weight_is_packed(type) ? 0 : 29, 0);
@@ -164,10 +170,13 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(sums_of_every_length_have_the_bits_of_the_cpu, release_all),
-                                       cmocka_unit_test_teardown(any_number_of_rows_has_the_bits_of_each_alone, release_all),
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(sums_of_every_length_have_the_bits_of_the_cpu,
+                                                                 release_all),
+                                       cmocka_unit_test_teardown(any_number_of_rows_has_the_bits_of_each_alone,
+                                                                 release_all),
                                        cmocka_unit_test_teardown(special_values_have_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(embedded_rows_have_the_bits_of_the_cpu, release_all),
-                                       cmocka_unit_test_teardown(layers_of_one_x_have_the_bits_of_each_alone, release_all)};
+                                       cmocka_unit_test_teardown(layers_of_one_x_have_the_bits_of_each_alone,
+                                                                 release_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

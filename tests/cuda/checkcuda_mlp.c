@@ -24,12 +24,15 @@ static struct weight_view random_view(struct device *d, int type, size_t rows, s
         size_t at = i + (type == WEIGHT_Q6_K ? 208 : 0);
         data[at + 1] = (unsigned char)((data[at + 1] & 0x83) | 0x1c);
     }
-    return (struct weight_view){.type = type, .data = with_twin(d, data, bytes), .rows = rows, .cols = cols, .stride = cols};
+    return (struct weight_view){.type = type, .data = with_twin(d, data, bytes), .rows = rows, .cols = cols,
+                                .stride = cols};
 }
 
-static struct three random_three(struct device *d, const int types[3], size_t width, size_t intermediate, uint64_t *seed)
+static struct three random_three(struct device *d, const int types[3], size_t width, size_t intermediate,
+                                 uint64_t *seed)
 {
-    return (struct three){random_view(d, types[0], intermediate, width, seed), random_view(d, types[1], intermediate, width, seed),
+    return (struct three){random_view(d, types[0], intermediate, width, seed),
+                          random_view(d, types[1], intermediate, width, seed),
                           random_view(d, types[2], width, intermediate, seed)};
 }
 
@@ -38,11 +41,18 @@ static void remove_three(struct device *d, const struct three *w)
     without_twin(d, &w->gate, 0), without_twin(d, &w->up, 0), without_twin(d, &w->down, 0);
 }
 
-static struct mlp_weights weights_of_three(const struct three *w) { return (struct mlp_weights){&w->gate, &w->up, &w->down}; }
-static struct mlp_weights weights_of(const void *arg, size_t e) { return weights_of_three((const struct three *)arg + e); }
+static struct mlp_weights weights_of_three(const struct three *w)
+{
+    return (struct mlp_weights){&w->gate, &w->up, &w->down};
+}
+static struct mlp_weights weights_of(const void *arg, size_t e)
+{
+    return weights_of_three((const struct three *)arg + e);
+}
 
-static const int types[][3] = {{WEIGHT_F16, WEIGHT_F16, WEIGHT_F16}, {WEIGHT_BF16, WEIGHT_BF16, WEIGHT_BF16}, {WEIGHT_F8_E4M3, WEIGHT_F8_E4M3, WEIGHT_F8_E4M3},
-                               {WEIGHT_I4, WEIGHT_I4, WEIGHT_F4}, {WEIGHT_Q8_0, WEIGHT_Q8_0, WEIGHT_Q8_0}, {WEIGHT_Q4_0, WEIGHT_Q4_0, WEIGHT_Q6_K},
+static const int types[][3] = {{WEIGHT_F16, WEIGHT_F16, WEIGHT_F16}, {WEIGHT_BF16, WEIGHT_BF16, WEIGHT_BF16},
+                               {WEIGHT_F8_E4M3, WEIGHT_F8_E4M3, WEIGHT_F8_E4M3}, {WEIGHT_I4, WEIGHT_I4, WEIGHT_F4},
+                               {WEIGHT_Q8_0, WEIGHT_Q8_0, WEIGHT_Q8_0}, {WEIGHT_Q4_0, WEIGHT_Q4_0, WEIGHT_Q6_K},
                                {WEIGHT_Q8_0, WEIGHT_BF16, WEIGHT_I8}};
 #define CAN_BE_BF16(t) ((t)[0] == WEIGHT_BF16 || (t)[0] == WEIGHT_I4)
 
@@ -55,12 +65,14 @@ TEST(dense_layers_have_the_bits_of_the_cpu)
         for (size_t m = 0; m < COUNT(types); m++)
             for (in_bf16 = 0; in_bf16 <= CAN_BE_BF16(types[m]); in_bf16++)
                 for (size_t S = 1; S <= 6; S += order_ ? 5 : 2) {
-                    size_t mark = guard_count, width = 96, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64, bytes = op_mlp_scratch(S, width, i);
+                    size_t mark = guard_count, width = 96, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64,
+                           bytes = op_mlp_scratch(S, width, i);
                     size_t size = S * width * sizeof(float);
                     struct three w = random_three(d, types[m], width, i, &seed);
                     struct mlp_weights weights = weights_of_three(&w);
                     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
-                    float *x = with_twin(d, random_floats(S * width, &seed), size), *want = guarded_floats(S * width), *got = twin_of_floats(d, S * width);
+                    float *x = with_twin(d, random_floats(S * width, &seed), size), *want = guarded_floats(S * width),
+                          *got = twin_of_floats(d, S * width);
                     cpu.bf16 = cx.bf16 = in_bf16;
                     CASE("types %zu%s, S=%zu", m, in_bf16 ? " in bf16" : "", S);
                     op_mlp(&cpu, want, x, &weights, S);
@@ -87,7 +99,8 @@ static void choose(int32_t *expert, size_t S, size_t chosen, size_t experts, int
 }
 
 /* An array of experts whose twin has the addresses of the device. */
-static struct three *random_experts(struct device *d, const int of[3], size_t experts, size_t width, size_t i, uint64_t *seed)
+static struct three *random_experts(struct device *d, const int of[3], size_t experts, size_t width, size_t i,
+                                    uint64_t *seed)
 {
     struct three *w = guarded(experts * sizeof *w), *there = guarded(experts * sizeof *w);
     for (size_t e = 0; e < experts; e++) {
@@ -110,7 +123,8 @@ TEST(experts_have_the_bits_of_the_cpu)
             for (in_bf16 = 0; in_bf16 <= CAN_BE_BF16(types[m]); in_bf16++)
                 for (size_t n = 0; n < COUNT(shapes); n++) {
                     size_t mark = guard_count, experts = shapes[n].experts, chosen = shapes[n].chosen, S = shapes[n].S;
-                    size_t width = weight_is_quantized(types[m][0]) || m == 3 ? 64 : 36, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64;
+                    size_t width = weight_is_quantized(types[m][0]) || m == 3 ? 64 : 36,
+                           i = types[m][2] == WEIGHT_Q6_K ? 256 : 64;
                     size_t bytes, size = S * width * sizeof(float);
                     if (order_ ? m % 3 != 1 || n > 4 : n > 4 && m % 2) /* in other orders, BF16 and Q8_0 only */
                         continue;
@@ -119,10 +133,12 @@ TEST(experts_have_the_bits_of_the_cpu)
                     struct mlp_weights of_shared = weights_of_three(&shared);
                     struct moe_weights weights = {experts, chosen, i, weights_of, w, n % 3 ? &of_shared : NULL};
                     int32_t *expert = guarded(S * chosen * sizeof *expert);
-                    float *weight = random_floats(S * chosen, &seed), *x = with_twin(d, random_floats(S * width, &seed), S * width * sizeof(float));
+                    float *weight = random_floats(S * chosen, &seed),
+                          *x = with_twin(d, random_floats(S * width, &seed), S * width * sizeof(float));
                     float *want = guarded_floats(S * width), *got = twin_of_floats(d, S * width);
                     choose(expert, S, chosen, experts, n == 4, &seed);
-                    with_twin(d, expert, S * chosen * sizeof *expert), with_twin(d, weight, S * chosen * sizeof *weight);
+                    with_twin(d, expert, S * chosen * sizeof *expert),
+                        with_twin(d, weight, S * chosen * sizeof *weight);
                     bytes = op_moe_scratch(S, width, i, i, experts, chosen);
                     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
                     cpu.bf16 = cx.bf16 = in_bf16;
@@ -134,7 +150,8 @@ TEST(experts_have_the_bits_of_the_cpu)
                     for (size_t e = 0; e < experts; e++)
                         remove_three(d, &w[e]);
                     remove_three(d, &shared);
-                    device_remove(d, w), device_remove(d, expert), device_remove(d, weight), device_remove(d, x), device_remove(d, got);
+                    device_remove(d, w), device_remove(d, expert), device_remove(d, weight), device_remove(d, x),
+                        device_remove(d, got);
                     device_remove(d, cx.scratch);
                     release_to(mark);
                 }
@@ -149,7 +166,8 @@ TEST(sums_of_experts_have_the_bits_of_the_cpu)
             size_t mark = guard_count, S = 3, width = 300, pairs = S * chosen;
             float *out = with_twin(d, random_floats(pairs * width, &seed), pairs * width * sizeof(float));
             float *weight = with_twin(d, random_floats(pairs, &seed), pairs * sizeof(float));
-            float *shared = chosen % 2 ? with_twin(d, random_floats(S * width, &seed), S * width * sizeof(float)) : NULL;
+            float *shared = chosen % 2 ? with_twin(d, random_floats(S * width, &seed), S * width * sizeof(float))
+                                       : NULL;
             float *want = guarded_floats(S * width), *got = twin_of_floats(d, S * width);
             struct op_ctx cpu = context_of(scalar_table(), 1, 0), cx = cpu;
             for (size_t j = 0; j < S * width; j += 5) { /* a sum that begins with +0 is not -0 */
@@ -178,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(dense_layers_have_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(experts_have_the_bits_of_the_cpu, release_all),
-                                       cmocka_unit_test_teardown(sums_of_experts_have_the_bits_of_the_cpu, release_all)};
+                                       cmocka_unit_test_teardown(sums_of_experts_have_the_bits_of_the_cpu,
+                                                                 release_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

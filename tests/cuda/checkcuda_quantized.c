@@ -5,10 +5,12 @@
 #include "tests/cuda/checkcuda.h"
 
 /* Random blocks, whose scales are numbers of any size, and one in many infinite or NaN. */
-static struct weight_view random_blocks(struct device *d, enum weight_type type, size_t rows, size_t cols, size_t more, uint64_t *seed)
+static struct weight_view random_blocks(struct device *d, enum weight_type type, size_t rows, size_t cols, size_t more,
+                                        uint64_t *seed)
 {
     const struct quantized_format *f = quantized_format(type);
-    struct weight_view w = {.type = type, .rows = rows, .cols = cols, .stride = cols + more, .tensor_scale = 0.7f, .divides = (int)random_below(seed, 2)};
+    struct weight_view w = {.type = type, .rows = rows, .cols = cols, .stride = cols + more, .tensor_scale = 0.7f,
+                            .divides = (int)random_below(seed, 2)};
     size_t blocks = rows * w.stride / f->numbers, bytes = blocks * f->bytes;
     unsigned char *data = guarded(bytes);
     for (size_t i = 0; i < bytes; i++)
@@ -43,8 +45,8 @@ static void check(struct device *d, const struct weight_view *w, const float *x,
     device_remove(d, got), device_remove(d, cx.scratch);
 }
 
-static const float values[] = {0.0f, -0.0f, 0x1p-149f, 0x1p-101f, 0x1.fp-101f, 0x1.fffffep-101f, -0x1p-100f, 0x1.fp-100f, 1.5f,
-                               -0x1p127f, INFINITY, -INFINITY, NAN};
+static const float values[] = {0.0f, -0.0f, 0x1p-149f, 0x1p-101f, 0x1.fp-101f, 0x1.fffffep-101f, -0x1p-100f,
+                               0x1.fp-100f, 1.5f, -0x1p127f, INFINITY, -INFINITY, NAN};
 
 /* The first groups have tiny numbers, the next ones also large ones, and the last ones any special values. */
 TEST(quantized_x_has_the_bits_of_the_cpu)
@@ -52,7 +54,8 @@ TEST(quantized_x_has_the_bits_of_the_cpu)
     uint64_t seed = 3;
     FOR_EACH_ORDER(d)
         for (size_t K = 32; K <= 4096; K *= 4) {
-            size_t mark = guard_count, S = 3, ldx = K + 5, groups = S * K / 32, bytes = groups * sizeof(struct quantized_group);
+            size_t mark = guard_count, S = 3, ldx = K + 5, groups = S * K / 32,
+                   bytes = groups * sizeof(struct quantized_group);
             float *x = random_floats(S * ldx, &seed), *packed = guarded_floats(K);
             struct quantized_group *want = guarded(bytes), *got = with_twin(d, guarded(bytes), bytes);
             for (size_t i = 0; i < S * ldx; i++)
@@ -60,32 +63,37 @@ TEST(quantized_x_has_the_bits_of_the_cpu)
                     x[i] = values[random_below(&seed, i / 32 % 4 == 1 ? 6 : i / 32 % 4 == 2 ? 10 : COUNT(values))];
             with_twin(d, x, S * ldx * sizeof *x);
             CASE("quantize, K=%zu", K);
-            device_run(d, quantize, S, (K / 32 + 7) / 8, 1, .y = device_at(d, got), .x = device_at(d, x), .ldx = ldx, .K = K, .heads = 1);
+            device_run(d, quantize, S, (K / 32 + 7) / 8, 1, .y = device_at(d, got), .x = device_at(d, x), .ldx = ldx,
+                       .K = K, .heads = 1);
             device_read(d, got, bytes);
             for (size_t s = 0; s < S; s++) {
                 scalar_table()->pack(packed, x + s * ldx, K);
                 scalar_table()->quantize(want + s * K / 32, packed, K);
             }
             for (size_t g = 0; g < groups; g++) {
-                if (!same_bits(got[g].d, want[g].d) || memcmp(&got[g].sum, &want[g].sum, sizeof *got - sizeof got->d) != 0)
-                    fail_msg("%s: group %zu has the scale %a and the sum %d, not %a and %d", case_name, g, (double)got[g].d, got[g].sum,
-                             (double)want[g].d, want[g].sum);
+                if (!same_bits(got[g].d, want[g].d) ||
+                    memcmp(&got[g].sum, &want[g].sum, sizeof *got - sizeof got->d) != 0)
+                    fail_msg("%s: group %zu has the scale %a and the sum %d, not %a and %d", case_name, g,
+                             (double)got[g].d, got[g].sum, (double)want[g].d, want[g].sum);
             }
             device_remove(d, x), device_remove(d, got);
             release_to(mark);
         }
 }
 
-static void check_shape(struct device *d, enum weight_type type, size_t N, size_t K, size_t S, size_t more, int special, uint64_t *seed)
+static void check_shape(struct device *d, enum weight_type type, size_t N, size_t K, size_t S, size_t more, int special,
+                        uint64_t *seed)
 {
     size_t mark = guard_count;
     struct weight_view w = random_blocks(d, type, N, K, more, seed);
     float *x = random_floats(S * K, seed);
     for (size_t i = 0; special && i < S * K; i++)
         if (i / 32 % 3 || random_below(seed, 32) == 0)
-            x[i] = i / 32 % 3 ? values[random_below(seed, i / 32 % 3 == 1 ? 8 : 10)] : values[random_below(seed, COUNT(values))];
+            x[i] = i / 32 % 3 ? values[random_below(seed, i / 32 % 3 == 1 ? 8 : 10)]
+                              : values[random_below(seed, COUNT(values))];
     with_twin(d, x, S * K * sizeof *x);
-    CASE("%s N=%zu K=%zu S=%zu stride=%zu%s", weight_type_name(type), N, K, S, w.stride, special ? " special values" : "");
+    CASE("%s N=%zu K=%zu S=%zu stride=%zu%s", weight_type_name(type), N, K, S, w.stride,
+         special ? " special values" : "");
     assert_int_equal(device_add_tables(d, type), 0);
     check(d, &w, x, S);
     device_remove(d, x), device_remove(d, w.data);
@@ -108,7 +116,8 @@ TEST(every_type_has_the_bits_of_the_cpu)
 
 TEST(sums_of_every_length_have_the_bits_of_the_cpu)
 {
-    static const enum weight_type types[] = {WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_MXFP4, WEIGHT_GGUF_NVFP4, WEIGHT_Q4_K, WEIGHT_Q6_K};
+    static const enum weight_type types[] = {WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_MXFP4, WEIGHT_GGUF_NVFP4, WEIGHT_Q4_K,
+                                             WEIGHT_Q6_K};
     static const size_t sizes[] = {32, 992, 1024, 1056, 2048 + 32, 5 * 1024, 33 * 1024 + 512};
     uint64_t seed = 2;
     FOR_EACH_ORDER(d)
@@ -128,7 +137,8 @@ TEST(embedded_rows_have_the_bits_of_the_cpu)
         for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++) {
             size_t mark = guard_count;
             assert_int_equal(device_add_tables(d, type), 0);
-            struct weight_view w = random_blocks(d, type, 7, 3 * quantized_format(type)->numbers, quantized_format(type)->numbers, &seed);
+            struct weight_view w = random_blocks(d, type, 7, 3 * quantized_format(type)->numbers,
+                                                 quantized_format(type)->numbers, &seed);
             CASE("embed %s", weight_type_name(type));
             check_embed(d, &w, &seed);
             device_remove(d, w.data);
@@ -141,6 +151,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(quantized_x_has_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(embedded_rows_have_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(every_type_has_the_bits_of_the_cpu, release_all),
-                                       cmocka_unit_test_teardown(sums_of_every_length_have_the_bits_of_the_cpu, release_all)};
+                                       cmocka_unit_test_teardown(sums_of_every_length_have_the_bits_of_the_cpu,
+                                                                 release_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,8 @@
 #define S 5
 #define MOST 2048
 
-/* Logits of all kinds: random; few different ones, so that many are equal; zeros of both signs, infinities and NaN; all NaN; NaN first. */
+/* Logits of all kinds: random; few different ones, so that many are equal; zeros of both signs, infinities and NaN; all
+ * NaN; NaN first. */
 static float *all_logits(size_t E, uint64_t *seed)
 {
     static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f, 90.0f, -90.0f, 0x1p-140f};
@@ -34,7 +35,8 @@ static void check(struct device *d, const struct router *r, const float *logits)
     device_read(d, got_weight, n * sizeof *got_weight);
     for (size_t i = 0; i < n; i++)
         if (got[i] != want[i])
-            fail_msg("%s: expert %zu of row %zu is %d on the device, %d on the CPU", case_name, i % r->chosen, i / r->chosen, (int)got[i], (int)want[i]);
+            fail_msg("%s: expert %zu of row %zu is %d on the device, %d on the CPU", case_name, i % r->chosen,
+                     i / r->chosen, (int)got[i], (int)want[i]);
     check_same_bits(got_weight, r->chosen, want_weight, r->chosen, S, r->chosen);
     device_remove(d, got), device_remove(d, got_weight);
 }
@@ -43,20 +45,24 @@ TEST(router_chooses_and_weighs_as_on_the_cpu)
 {
     static const struct {
         size_t experts, chosen, groups, kept;
-    } shapes[] = {{1, 1, 1, 1}, {8, 2, 4, 2}, {64, 6, 1, 1}, {66, 7, 3, 2}, {256, 8, 8, 4}, {257, 5, 1, 1}, {600, 16, 20, 3}, {400, 8, 100, 40}, {MOST, 64, 4, 4}};
+    } shapes[] = {{1, 1, 1, 1}, {8, 2, 4, 2}, {64, 6, 1, 1}, {66, 7, 3, 2}, {256, 8, 8, 4}, {257, 5, 1, 1},
+                  {600, 16, 20, 3}, {400, 8, 100, 40}, {MOST, 64, 4, 4}};
     uint64_t seed = 1;
     FOR_EACH_ORDER(d)
         for (size_t i = 0; i < COUNT(shapes); i++)
             for (unsigned how = 0; how < 24; how++) {
                 size_t mark = guard_count, E = shapes[i].experts, pairs = E / shapes[i].groups > 1;
-                struct router r = {.experts = E, .chosen = shapes[i].chosen, .groups = shapes[i].groups, .chosen_groups = shapes[i].kept,
-                                   .sigmoid = how & 1, .group_sum_of_two = (how >> 1 & 1) && pairs, .grouped = how % 5 != 0, .norm_topk_prob = how % 3 != 0,
-                                   .routed_scaling_factor = 2.5f, .bf16 = how >> 2 & 1, .normaliser = (int)how / 8, .mask_with_zero = how % 7 == 0,
+                struct router r = {.experts = E, .chosen = shapes[i].chosen, .groups = shapes[i].groups,
+                                   .chosen_groups = shapes[i].kept, .sigmoid = how & 1,
+                                   .group_sum_of_two = (how >> 1 & 1) && pairs, .grouped = how % 5 != 0,
+                                   .norm_topk_prob = how % 3 != 0, .routed_scaling_factor = 2.5f, .bf16 = how >> 2 & 1,
+                                   .normaliser = (int)how / 8, .mask_with_zero = how % 7 == 0,
                                    .scale_softmax = how >> 3 & 1};
                 float *logits = with_twin(d, all_logits(E, &seed), S * E * sizeof(float));
                 float *bias = with_twin(d, random_floats(E, &seed), E * sizeof(float));
                 r.bias = how % 4 < 2 ? bias : NULL;
-                CASE("router E=%zu chosen=%zu groups=%zu/%zu how=%u order=%d", E, r.chosen, r.chosen_groups, r.groups, how, order_);
+                CASE("router E=%zu chosen=%zu groups=%zu/%zu how=%u order=%d", E, r.chosen, r.chosen_groups, r.groups,
+                     how, order_);
                 check(d, &r, logits);
                 device_remove(d, logits), device_remove(d, bias);
                 release_to(mark);

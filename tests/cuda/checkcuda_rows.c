@@ -11,8 +11,10 @@ static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state
             for (size_t S = 1; S <= 3; S += 2) {
                 size_t mark = guard_count, D = sizes[i], ldx = D + 3, ldy = D + 1;
                 struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
-                float *x = with_twin(d, random_floats(S * ldx, &seed), S * ldx * sizeof(float)), *w = with_twin(d, random_floats(D, &seed), D * sizeof(float));
-                float *want = guarded_floats(S * ldy), *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof(float));
+                float *x = with_twin(d, random_floats(S * ldx, &seed), S * ldx * sizeof(float)),
+                      *w = with_twin(d, random_floats(D, &seed), D * sizeof(float));
+                float *want = guarded_floats(S * ldy),
+                      *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof(float));
                 CASE("rmsnorm D=%zu S=%zu order=%d", D, S, order_);
                 op_rmsnorm(&cx, want, ldy, x, ldx, w, S, D, 1e-6f);
                 cx.device = d;
@@ -27,12 +29,14 @@ static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state
 
 TEST(more_blocks_than_a_gpu_has_are_an_error)
 {
-    static const size_t grids[][3] = {{1, 1, 1}, {1, DEVICE_MOST_BLOCKS + 1, 1}, {1, 1, DEVICE_MOST_BLOCKS + 1}, {(size_t)1 << 32, 1, 1}};
+    static const size_t grids[][3] = {{1, 1, 1}, {1, DEVICE_MOST_BLOCKS + 1, 1}, {1, 1, DEVICE_MOST_BLOCKS + 1},
+                                      {(size_t)1 << 32, 1, 1}};
     for (size_t i = 0; i < COUNT(grids); i++) {
         struct device *d = open_checked_device();
         device_run(d, add, grids[i][0], grids[i][1], grids[i][2], .n = 0);
         if ((device_wait(d) != 0) != (i > 0) || (i && !strstr(device_failure(d), "compute fewer tokens in a pass")))
-            fail_msg("%zu x %zu x %zu blocks: %s", grids[i][0], grids[i][1], grids[i][2], device_failure(d) ? device_failure(d) : "no failure");
+            fail_msg("%zu x %zu x %zu blocks: %s", grids[i][0], grids[i][1], grids[i][2],
+                     device_failure(d) ? device_failure(d) : "no failure");
         device_close(d);
     }
 }

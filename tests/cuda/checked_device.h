@@ -9,7 +9,8 @@
 #include "tests/cuda/emulator.h"
 #include "tests/support/test.h"
 
-/* Opens an emulated device, or the GPU that the environment variable CHECKCUDA_DEVICE names: so `make gpu-check` runs the same tests on a GPU. */
+/* Opens an emulated device, or the GPU that the environment variable CHECKCUDA_DEVICE names: so `make gpu-check` runs
+ * the same tests on a GPU. */
 static inline struct device *open_checked_device(void)
 {
     const char *name = getenv("CHECKCUDA_DEVICE");

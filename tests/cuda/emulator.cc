@@ -35,8 +35,9 @@ static const struct {
 
 enum { MOST_THREADS = 1024, STACK = 128 << 10 };
 
-/* A place where a fiber, or the scheduler, goes on: its stack pointer, under which its registers are. switch_place keeps the present place in *from. A
- * shuffle of a warp switches 64 times, and swapcontext makes a system call each time; it is used on other machines only. */
+/* A place where a fiber, or the scheduler, goes on: its stack pointer, under which its registers are. switch_place
+ * keeps the present place in *from. A shuffle of a warp switches 64 times, and swapcontext makes a system call each
+ * time; it is used on other machines only. */
 #ifdef __x86_64__
 struct place {
     void *stack;
@@ -84,7 +85,8 @@ struct fiber {
     enum fiber_state state;
     unsigned mask;     /* AT_WARP: who meets */
     int orders_memory; /* AT_WARP: at __syncwarp, which a shuffle is not */
-    uint64_t exchange, given; /* what this lane gives to others; the same when the barrier was complete: others may read it until the next one is */
+    uint64_t exchange, given; /* what this lane gives to others; the same when the barrier was complete: others may read
+                                 it until the next one is */
 };
 
 static struct {
@@ -113,7 +115,8 @@ static void fiber_main(void)
 static void make_fibers(unsigned threads)
 {
     if (!block.stacks) {
-        block.stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        block.stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         assert(block.stacks != MAP_FAILED);
     }
     for (; block.made < threads; block.made++)
@@ -235,8 +238,8 @@ static void run_warp(unsigned first, enum emulator_order how)
     release_warp(first);
 }
 
-/* Runs one block. In ascending and descending order, each warp runs as far as it can before the next one runs. In random order it runs
- * for a few steps. */
+/* Runs one block. In ascending and descending order, each warp runs as far as it can before the next one runs. In
+ * random order it runs for a few steps. */
 static void run_block(enum emulator_order how)
 {
     static unsigned runs;
@@ -254,7 +257,8 @@ static void run_block(enum emulator_order how)
             while (steps-- && count(first, first + 32, READY))
                 run_warp(first, how);
         }
-        if (count(0, block.threads, AT_BLOCK) + count(0, block.threads, DONE) == block.threads) { /* a thread that has ended does not count */
+        /* a thread that has ended does not count */
+        if (count(0, block.threads, AT_BLOCK) + count(0, block.threads, DONE) == block.threads) {
             for (unsigned i = 0; i < block.threads; i++)
                 if (block.fiber[i].state == AT_BLOCK)
                     block.fiber[i].state = READY;
@@ -272,16 +276,16 @@ static void run_block(enum emulator_order how)
 
 /* ---- crashes ---- */
 
-/* A test framework may catch signals and go on with its next test. That is wrong after a crash inside a kernel, which leaves a block half done and `one_launch`
- * locked. So these signals end the program while a kernel runs. */
+/* A test framework may catch signals and go on with its next test. That is wrong after a crash inside a kernel, which
+ * leaves a block half done and `one_launch` locked. So these signals end the program while a kernel runs. */
 static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
 enum { CRASHES = sizeof crashes / sizeof *crashes };
 
 static void end_program(int signal_number)
 {
     char text[256];
-    int length = snprintf(text, sizeof text, "kernel %s, block %u, %u, %u, thread %u: %s\n", block.kernel, blockIdx.x, blockIdx.y, blockIdx.z, block.now,
-                          strsignal(signal_number));
+    int length = snprintf(text, sizeof text, "kernel %s, block %u, %u, %u, thread %u: %s\n", block.kernel, blockIdx.x,
+                          blockIdx.y, blockIdx.z, block.now, strsignal(signal_number));
     ssize_t written = write(STDERR_FILENO, text, (size_t)length);
     (void)written;
     signal(signal_number, SIG_DFL);
@@ -333,10 +337,12 @@ static struct step *next_step(struct emulated *e);
 static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
-/* An allocation ends where a page ends that may not be touched, up to the alignment of 16 bytes. Its size is kept in the page before it. */
+/* An allocation ends where a page ends that may not be touched, up to the alignment of 16 bytes. Its size is kept in
+ * the page before it. */
 static int allocate(struct device *, void **address, size_t bytes)
 {
-    size_t pages = (bytes + page() - 1) / page() * page(), all = page() + pages + page(), padded = (bytes + 15) & ~(size_t)15;
+    size_t pages = (bytes + page() - 1) / page() * page(), all = page() + pages + page(),
+           padded = (bytes + 15) & ~(size_t)15;
     char *at = (char *)mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         return -1;
@@ -471,7 +477,9 @@ static void close_emulated(struct device *d)
     free(d);
 }
 
-static const struct device_type type = {allocate, release_memory, copy_bytes, copy_bytes, copy_between, launch, nothing_to_wait_for, record, recorded, replay, forget, close_emulated, NULL, NULL};
+static const struct device_type type = {allocate, release_memory, copy_bytes, copy_bytes, copy_between, launch,
+                                        nothing_to_wait_for, record, recorded, replay, forget, close_emulated, NULL,
+                                        NULL};
 
 struct device *emulator_open(size_t bytes)
 {

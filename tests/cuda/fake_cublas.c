@@ -1,8 +1,9 @@
-/* tests/cuda/fake_cublas.c -- a libcublas.so.13 without a GPU: the functions that ops/cuda/cublas.c calls. It multiplies in plain C, in the stream of the driver
- * that is none (tests/cuda/fake_driver.c), so in the emulator's memory.
+/* tests/cuda/fake_cublas.c -- a libcublas.so.13 without a GPU: the functions that ops/cuda/cublas.c calls. It
+ * multiplies in plain C, in the stream of the driver that is none (tests/cuda/fake_driver.c), so in the emulator's
+ * memory.
  *
- * The environment variable FAKE_CUBLAS changes what it does: "create": there is no handle; "gemm:N": product number N fails, counted from 0. At the end of the
- * program, a handle that was not destroyed ends it with a message. */
+ * The environment variable FAKE_CUBLAS changes what it does: "create": there is no handle; "gemm:N": product number N
+ * fails, counted from 0. At the end of the program, a handle that was not destroyed ends it with a message. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,8 +70,10 @@ PUBLIC cublas_status cublasSetWorkspace_v2(cublas_handle handle, void *workspace
 
 PUBLIC const char *cublasGetStatusString(cublas_status status)
 {
-    return status == NOT_INITIALIZED ? "the library was not initialized" : status == INVALID_VALUE ? "an unsupported value or parameter was passed to the function"
-           : status == EXECUTION_FAILED ? "the function failed to launch on the GPU" : "unknown error";
+    return status == NOT_INITIALIZED ? "the library was not initialized"
+           : status == INVALID_VALUE ? "an unsupported value or parameter was passed to the function"
+           : status == EXECUTION_FAILED ? "the function failed to launch on the GPU"
+           : "unknown error";
 }
 
 struct product {
@@ -96,20 +99,24 @@ static void multiply(const void *arguments)
         for (int i = 0; i < p->m; i++) {
             float sum = 0.0f;
             for (int l = 0; l < p->k; l++)
-                sum += widen(p->a[(size_t)i * (size_t)p->lda + (size_t)l]) * widen(p->b[(size_t)j * (size_t)p->ldb + (size_t)l]);
+                sum += widen(p->a[(size_t)i * (size_t)p->lda + (size_t)l]) *
+                       widen(p->b[(size_t)j * (size_t)p->ldb + (size_t)l]);
             p->c[(size_t)j * (size_t)p->ldc + (size_t)i] = sum;
         }
 }
 
-PUBLIC cublas_status cublasGemmEx(cublas_handle handle, cublas_transpose of_a, cublas_transpose of_b, int m, int n, int k, const void *alpha, const void *a,
-                                  cublas_number type_a, int lda, const void *b, cublas_number type_b, int ldb, const void *beta, void *c, cublas_number type_c,
+PUBLIC cublas_status cublasGemmEx(cublas_handle handle, cublas_transpose of_a, cublas_transpose of_b, int m, int n,
+                                  int k, const void *alpha, const void *a, cublas_number type_a, int lda, const void *b,
+                                  cublas_number type_b, int ldb, const void *beta, void *c, cublas_number type_c,
                                   int ldc, cublas_sums sums, cublas_algorithm algorithm)
 {
     const struct handle *h = handle;
     struct product p = {m, n, k, lda, ldb, ldc, a, b, c};
-    int same = of_a == CUBLAS_TRANSPOSED && of_b == CUBLAS_AS_STORED && type_a == CUBLAS_BF16 && type_b == CUBLAS_BF16 && type_c == CUBLAS_F32 &&
-               sums == CUBLAS_SUMS_F32 && algorithm == CUBLAS_ANY_ALGORITHM && *(const float *)alpha == 1.0f && *(const float *)beta == 0.0f;
-    if (!same || m < 1 || n < 1 || k < 1 || lda < k || ldb < k || ldc < m || ((uintptr_t)a | (uintptr_t)b) % 16 || lda % 8 || ldb % 8 || !h->workspace)
+    int same = of_a == CUBLAS_TRANSPOSED && of_b == CUBLAS_AS_STORED && type_a == CUBLAS_BF16 &&
+               type_b == CUBLAS_BF16 && type_c == CUBLAS_F32 && sums == CUBLAS_SUMS_F32 &&
+               algorithm == CUBLAS_ANY_ALGORITHM && *(const float *)alpha == 1.0f && *(const float *)beta == 0.0f;
+    if (!same || m < 1 || n < 1 || k < 1 || lda < k || ldb < k || ldc < m || ((uintptr_t)a | (uintptr_t)b) % 16 ||
+        lda % 8 || ldb % 8 || !h->workspace)
         return INVALID_VALUE;
     if (!strncmp(said(), "gemm:", 5) && products++ == atoi(said() + 5))
         return EXECUTION_FAILED;

@@ -1,12 +1,13 @@
-/* tests/cuda/fake_driver.c -- a libcuda.so.1 without a GPU: the functions of the CUDA driver API that ops/cuda/driver.c calls, computed by the emulator.
+/* tests/cuda/fake_driver.c -- a libcuda.so.1 without a GPU: the functions of the CUDA driver API that ops/cuda/driver.c
+ * calls, computed by the emulator.
  *
- * Work in the stream is done as late as the API allows: when somebody waits for it, copies from the device to the host, or frees something. Host memory from
- * which is copied to the device is read then.
+ * Work in the stream is done as late as the API allows: when somebody waits for it, copies from the device to the host,
+ * or frees something. Host memory from which is copied to the device is read then.
  *
- * The environment variable FAKE_GPU changes what it does: "none": there is no GPU; "old": the driver is too old for the kernels; "memory:N": the GPU has N bytes; "taken:N": it says
- * that 4 GB are free, but gives N bytes;
- * "launch:N": launch number N fails, counted from 0; "silent": the driver does not say how fast its memory is; "turing": the GPU has
- * no tensor cores for BF16. */
+ * The environment variable FAKE_GPU changes what it does: "none": there is no GPU; "old": the driver is too old for the
+ * kernels; "memory:N": the GPU has N bytes; "taken:N": it says that 4 GB are free, but gives N bytes;
+ * "launch:N": launch number N fails, counted from 0; "silent": the driver does not say how fast its memory is;
+ * "turing": the GPU has no tensor cores for BF16. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,8 +46,10 @@ PUBLIC int cuInit(unsigned flags)
 
 PUBLIC int cuGetErrorString(int code, const char **text)
 {
-    *text = code == 100 ? "no CUDA-capable device is detected" : code == 222 ? "the provided PTX was compiled with an unsupported toolchain."
-            : code == 2 ? "out of memory" : "unspecified launch failure";
+    *text = code == 100 ? "no CUDA-capable device is detected"
+            : code == 222 ? "the provided PTX was compiled with an unsupported toolchain."
+            : code == 2 ? "out of memory"
+            : "unspecified launch failure";
     return 0;
 }
 
@@ -68,7 +71,10 @@ PUBLIC int cuDevicePrimaryCtxRetain(void **context, int device) { return *contex
 PUBLIC int cuDevicePrimaryCtxRelease_v2(int device) { return device; }
 PUBLIC int cuCtxSetCurrent(void *context) { return context == gpu ? 0 : 201; }
 PUBLIC int cuMemGetInfo_v2(size_t *unused, size_t *total) { return *unused = *total = memory, 0; }
-PUBLIC int cuModuleLoadData(void **module, const void *image) { return *module = (void *)(uintptr_t)image, is("old") ? 222 : 0; }
+PUBLIC int cuModuleLoadData(void **module, const void *image)
+{
+    return *module = (void *)(uintptr_t)image, is("old") ? 222 : 0;
+}
 PUBLIC int cuFuncGetAttribute(int *value, int attribute, void *function)
 {
     *value = attribute != 5 || !function ? 0 : is("turing") ? 75 : 90; /* the version of its PTX */
@@ -163,7 +169,10 @@ PUBLIC int cuMemFree_v2(unsigned long long at)
     used = --ranges ? used : 0; /* what is freed is given again when all is */
     return 0;
 }
-PUBLIC int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) { return *at = malloc(bytes), *at && !flags ? 0 : 2; }
+PUBLIC int cuMemHostAlloc(void **at, size_t bytes, unsigned flags)
+{
+    return *at = malloc(bytes), *at && !flags ? 0 : 2;
+}
 PUBLIC int cuMemFreeHost(void *at) { return do_all(), free(at), 0; }
 PUBLIC int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream)
 {
@@ -178,7 +187,8 @@ PUBLIC int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes,
 PUBLIC int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void *stream)
 {
     (void)stream;
-    return add((struct task){.kind = COPY, .to = (void *)(uintptr_t)to, .from = (const void *)(uintptr_t)from, .bytes = bytes});
+    return add((struct task){.kind = COPY, .to = (void *)(uintptr_t)to, .from = (const void *)(uintptr_t)from,
+                             .bytes = bytes});
 }
 PUBLIC int cuStreamCreate(void **stream, unsigned flags) { return *stream = gpu, flags != 1; }
 PUBLIC int cuStreamDestroy_v2(void *stream) { return do_all(), stream != gpu; }
@@ -196,23 +206,32 @@ PUBLIC int cuStreamEndCapture(void *stream, void **graph)
     captures = 0;
     return *graph = gpu->type->recorded(gpu), stream != gpu;
 }
-PUBLIC int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) { return *executable = graph, flags != 0; }
+PUBLIC int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags)
+{
+    return *executable = graph, flags != 0;
+}
 PUBLIC int cuGraphDestroy(void *graph) { return graph == NULL; }
-PUBLIC int cuGraphLaunch(void *executable, void *stream) { return stream == gpu ? add((struct task){.kind = GRAPH, .to = executable}) : 1; }
+PUBLIC int cuGraphLaunch(void *executable, void *stream)
+{
+    return stream == gpu ? add((struct task){.kind = GRAPH, .to = executable}) : 1;
+}
 PUBLIC int cuGraphExecDestroy(void *executable) { return do_all(), gpu->type->forget(gpu, executable), 0; }
 
-PUBLIC int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream,
-                          void **parameters, void **extra)
+PUBLIC int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, void *stream, void **parameters, void **extra)
 {
     (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
     if (launches++ == failing)
         return 719;
-    return add((struct task){.kind = LAUNCH, .from = *parameters, .bytes = 4096, .kernel = (enum device_kernel)((uintptr_t)function - 1), .grid = {gx, gy, gz}});
+    return add((struct task){.kind = LAUNCH, .from = *parameters, .bytes = 4096,
+                             .kernel = (enum device_kernel)((uintptr_t)function - 1), .grid = {gx, gy, gz}});
 }
 
 /* What a library (tests/cuda/fake_cublas.c) gives to the stream. */
 int fake_stream_call(void *stream, void (*call)(const void *arguments), const void *arguments, size_t bytes);
 PUBLIC int fake_stream_call(void *stream, void (*call)(const void *arguments), const void *arguments, size_t bytes)
 {
-    return stream != gpu || captures ? 1 : add((struct task){.kind = CALL, .from = arguments, .bytes = bytes, .call = call});
+    return stream != gpu || captures
+               ? 1
+               : add((struct task){.kind = CALL, .from = arguments, .bytes = bytes, .call = call});
 }

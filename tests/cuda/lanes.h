@@ -1,5 +1,5 @@
-/* tests/cuda/lanes.h -- the words of ops/cuda/lanes.h for the CPU. This header is included before the source of a kernel. See
- * tests/cuda/emulator.h. */
+/* tests/cuda/lanes.h -- the words of ops/cuda/lanes.h for the CPU. This header is included before the source of a
+ * kernel. See tests/cuda/emulator.h. */
 #ifndef VB_TEST_CUDA_LANES_H
 #define VB_TEST_CUDA_LANES_H
 
@@ -13,7 +13,8 @@ struct lanes_index {
 };
 extern struct lanes_index threadIdx, blockIdx, gridDim;
 
-/* A thread that calls one of these waits until all threads of its block, or all of `mask` in its warp, have called it. */
+/* A thread that calls one of these waits until all threads of its block, or all of `mask` in its warp, have called
+ * it. */
 void lanes_block_barrier(void);
 void lanes_warp_barrier(unsigned mask);
 /* Returns what lane `from` of the warp passed as `bits`. Every lane in `mask` calls this together. */
@@ -34,8 +35,14 @@ template <class T> static inline T lanes_shuffle(unsigned mask, T value, unsigne
     memcpy(&value, &bits, sizeof value);
     return value;
 }
-template <class T> static inline T __shfl_sync(unsigned mask, T value, int from) { return lanes_shuffle(mask, value, (unsigned)from % 32); }
-template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int with) { return lanes_shuffle(mask, value, (threadIdx.x % 32) ^ (unsigned)with); }
+template <class T> static inline T __shfl_sync(unsigned mask, T value, int from)
+{
+    return lanes_shuffle(mask, value, (unsigned)from % 32);
+}
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int with)
+{
+    return lanes_shuffle(mask, value, (threadIdx.x % 32) ^ (unsigned)with);
+}
 template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned by)
 {
     unsigned lane = threadIdx.x % 32;
@@ -75,7 +82,8 @@ static inline float float_of_bits(uint32_t bits)
 }
 
 
-/* Aborts if the address is not aligned, as a device would, or if kernels that are watched (tests/cuda/watch.h) must not read there. */
+/* Aborts if the address is not aligned, as a device would, or if kernels that are watched (tests/cuda/watch.h) must not
+ * read there. */
 void lanes_check_read_once(const void *p, size_t bytes);
 template <class T> static inline T read_once(const T *p)
 {
@@ -85,7 +93,9 @@ template <class T> static inline T read_once(const T *p)
 static inline float half_to_float(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float f = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexpf((float)(1024 + fraction), exponent - 25) : ldexpf((float)fraction, -24);
+    float f = exponent == 31 ? (fraction ? NAN : INFINITY)
+              : exponent ? ldexpf((float)(1024 + fraction), exponent - 25)
+              : ldexpf((float)fraction, -24);
     return bits >> 15 ? -f : f;
 }
 
@@ -119,7 +129,8 @@ static inline void multiply_16_8_16(float c[4], const uint32_t a[4], const uint3
     for (unsigned k = 0; k < 16; k++)
         for (unsigned r = 0; r < 4; r++) {
             unsigned lane = k % 8 / 2;
-            c[r] = fmaf(lanes_bf16(o.a[k / 8][4 * g + lane], r / 2 * 2 + k % 2), lanes_bf16(o.b[4 * (2 * t + r % 2) + lane], k / 8 * 2 + k % 2), c[r]);
+            c[r] = fmaf(lanes_bf16(o.a[k / 8][4 * g + lane], r / 2 * 2 + k % 2),
+                        lanes_bf16(o.b[4 * (2 * t + r % 2) + lane], k / 8 * 2 + k % 2), c[r]);
         }
 }
 static inline void multiply_bytes_16_8_32(int32_t c[4], const uint32_t a[4], const uint32_t b[2])
@@ -129,9 +140,11 @@ static inline void multiply_bytes_16_8_32(int32_t c[4], const uint32_t a[4], con
     lanes_operands_gather(&o, a, b);
     for (unsigned k = 0; k < 32; k++)
         for (unsigned r = 0; r < 4; r++) {
-            unsigned lane = k % 16 / 4;                                           /* whose words have column k of a and row k of b */
+            unsigned lane = k % 16 / 4;                                           /* whose words have column k of a and
+                                                                                     row k of b */
             unsigned in_a = r / 2 * 4 + k % 4, in_b = k / 16 * 4 + k % 4; /* which byte of the two words */
-            c[r] += (int8_t)(o.a[k / 16][4 * g + lane] >> 8 * in_a) * (int8_t)(o.b[4 * (2 * t + r % 2) + lane] >> 8 * in_b);
+            c[r] += (int8_t)(o.a[k / 16][4 * g + lane] >> 8 * in_a) *
+                    (int8_t)(o.b[4 * (2 * t + r % 2) + lane] >> 8 * in_b);
         }
 }
 /* Each nibble of `which` chooses one of the eight bytes of low and high. */
@@ -143,6 +156,9 @@ static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which)
         r |= (uint32_t)(bytes >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
     return r;
 }
-static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) { return (uint32_t)((low | (uint64_t)high << 32) >> by % 32); }
+static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by)
+{
+    return (uint32_t)((low | (uint64_t)high << 32) >> by % 32);
+}
 
 #endif

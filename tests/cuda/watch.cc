@@ -14,7 +14,8 @@ extern "C" char __start_lanes_shared[], __stop_lanes_shared[];
 
 /* ---- one access ---- */
 
-/* Who accessed a byte, and when. A barrier of the block or of the warp begins a new period. The number of a block is not used again in the process. */
+/* Who accessed a byte, and when. A barrier of the block or of the warp begins a new period. The number of a block is
+ * not used again in the process. */
 struct access {
     uint64_t block : 30, thread : 11, period : 11, warp_period : 12; /* periods modulo 2^11 and 2^12 */
 };
@@ -31,7 +32,10 @@ static unsigned first_block; /* of the present launch */
 static unsigned warp_periods[32];
 
 /* Whether an access of the same launch is meant: of the same block, if the memory is shared. */
-static int is_recent(struct access a, int is_shared) { return is_shared ? a.block == now.block : a.block >= first_block; }
+static int is_recent(struct access a, int is_shared)
+{
+    return is_shared ? a.block == now.block : a.block >= first_block;
+}
 static unsigned warp_of(struct access a) { return a.thread < LANES_OF_WARP ? a.thread / 32 : a.thread - LANES_OF_WARP; }
 
 /* Whether an earlier access of this launch is by the present thread, or a barrier lies between the two. */
@@ -39,7 +43,8 @@ static int is_before(struct access a)
 {
     if (a.thread >= THREADS_OF_BLOCKS || a.block != now.block)
         return 0;
-    return a.thread == now.thread || a.period != now.period || (warp_of(a) == warp_of(now) && a.warp_period != now.warp_period);
+    return a.thread == now.thread || a.period != now.period ||
+           (warp_of(a) == warp_of(now) && a.warp_period != now.warp_period);
 }
 
 /* What stands for the earlier reads and the present one. */
@@ -72,9 +77,12 @@ static void fail_for(enum kind kind, size_t bytes, const char *did, struct acces
 {
     char what[200], who[80];
     if (other.thread < LANES_OF_WARP)
-        snprintf(who, sizeof who, "thread %u of %s block has", (unsigned)other.thread, other.block == now.block ? "this" : "another");
+        snprintf(who, sizeof who, "thread %u of %s block has", (unsigned)other.thread,
+                 other.block == now.block ? "this" : "another");
     else
-        snprintf(who, sizeof who, "%s", other.thread == BY_READ_ONCE ? "read_once has" : other.thread == THREADS_OF_BLOCKS ? "threads of several blocks have"
+        snprintf(who, sizeof who, "%s",
+                 other.thread == BY_READ_ONCE ? "read_once has"
+                 : other.thread == THREADS_OF_BLOCKS ? "threads of several blocks have"
                  : "threads of a block have");
     snprintf(what, sizeof what, "%s %s it, and no barrier is between", who, did);
     fail(kind, bytes, what);
@@ -92,7 +100,8 @@ static size_t count, room;
 
 static struct cell *cells_for(size_t bytes)
 {
-    void *at = mmap(NULL, bytes * sizeof(struct cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at = mmap(NULL, bytes * sizeof(struct cell), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert(at != MAP_FAILED);
     return (struct cell *)at;
 }
@@ -133,8 +142,9 @@ static const char *stacks, *stacks_end, *arguments, *arguments_end;
 
 static int is_own(const char *at)
 {
-    return (at >= stacks && at < stacks_end) || (at >= arguments && at < arguments_end) || at == (const char *)&threadIdx.x || at == (const char *)&blockIdx.x ||
-           at == (const char *)&blockIdx.y || at == (const char *)&blockIdx.z || at == (const char *)&gridDim.x || at == (const char *)&gridDim.y ||
+    return (at >= stacks && at < stacks_end) || (at >= arguments && at < arguments_end) ||
+           at == (const char *)&threadIdx.x || at == (const char *)&blockIdx.x || at == (const char *)&blockIdx.y ||
+           at == (const char *)&blockIdx.z || at == (const char *)&gridDim.x || at == (const char *)&gridDim.y ||
            at == (const char *)&gridDim.z;
 }
 
@@ -182,7 +192,8 @@ static void check(enum kind kind, const void *address, size_t bytes)
 void watch_launch(const void *args, size_t bytes, const void *all_stacks, size_t stack_bytes)
 {
     if (!shared.cells)
-        shared = {__start_lanes_shared, __stop_lanes_shared, __stop_lanes_shared, cells_for((size_t)(__stop_lanes_shared - __start_lanes_shared))};
+        shared = {__start_lanes_shared, __stop_lanes_shared, __stop_lanes_shared,
+                  cells_for((size_t)(__stop_lanes_shared - __start_lanes_shared))};
     arguments = (const char *)args, arguments_end = arguments + bytes;
     stacks = (const char *)all_stacks, stacks_end = stacks + stack_bytes;
     first_block = now.block + 1;

@@ -1,13 +1,14 @@
 /* tests/cuda/watch.h -- looks at every access of a kernel to memory, when the emulator (tests/cuda/emulator.h) runs it.
  *
- * Kernels that are watched are compiled with -fsanitize=thread: the compiler then calls a function before each access. These functions
- * are not those of a sanitizer, but our own (tests/cuda/watch.cc). They end the program if a thread
+ * Kernels that are watched are compiled with -fsanitize=thread: the compiler then calls a function before each access.
+ * These functions are not those of a sanitizer, but our own (tests/cuda/watch.cc). They end the program if a thread
  *
- *   - touches memory that is neither the device's, nor shared, nor its own: the CPU's memory, or what is before or behind an array of the device;
+ *   - touches memory that is neither the device's, nor shared, nor its own: the CPU's memory, or what is before or
+ *     behind an array of the device;
  *   - reads shared memory that no thread of its block has written;
- *   - reads or writes what another thread of the same launch writes, or writes what another thread reads, and no barrier is between the two. Only
- *     __syncthreads is a barrier for threads of different warps. __syncwarp is one for the lanes of a warp, and a shuffle is none. Between threads
- *     of different blocks there is no barrier;
+ *   - reads or writes what another thread of the same launch writes, or writes what another thread reads, and no
+ *     barrier is between the two. Only __syncthreads is a barrier for threads of different warps. __syncwarp is one for
+ *     the lanes of a warp, and a shuffle is none. Between threads of different blocks there is no barrier;
  *   - reads by read_once what any thread of the same launch writes.
  *
  * So a missing barrier is found even if no order of threads that the emulator tries gives another result. */

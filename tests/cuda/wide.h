@@ -1,5 +1,5 @@
-/* tests/cuda/wide.h -- checks of linear layers that a GPU multiplies in BF16, with sums in an order of its own: by a library (checkcuda_cublas.c) or by our kernels
- * for tensor cores (checkcuda_tensor.c). */
+/* tests/cuda/wide.h -- checks of linear layers that a GPU multiplies in BF16, with sums in an order of its own: by a
+ * library (checkcuda_cublas.c) or by our kernels for tensor cores (checkcuda_tensor.c). */
 #ifndef VB_CHECK_WIDE_H
 #define VB_CHECK_WIDE_H
 
@@ -19,8 +19,9 @@ static float to_bf16(float x)
 static int on_a_gpu;
 static int by_tensor_cores; /* our kernels multiply (op_ctx.tensor_cores), not a library (op_ctx.cublas) */
 
-/* The products of two BF16 numbers are f32 numbers. What stands for a GPU adds them one by one: at most K roundings. A tensor core cuts off bits where the
- * additions of f32 round, which is up to 2 u, and those below the last bit of its largest operand, which is as much again. */
+/* The products of two BF16 numbers are f32 numbers. What stands for a GPU adds them one by one: at most K roundings. A
+ * tensor core cuts off bits where the additions of f32 round, which is up to 2 u, and those below the last bit of its
+ * largest operand, which is as much again. */
 static double sum_bound(size_t K, double sum_abs) { return rounding_gamma((double)(on_a_gpu ? 4 * K : K)) * sum_abs; }
 
 static void check_sums(const float *got, size_t ldy, const float *x, const struct stored_matrix *m, size_t S)
@@ -49,7 +50,8 @@ static struct weight_view random_q8(struct device *d, size_t rows, size_t cols, 
     unsigned char *blocks = guarded(bytes);
     for (size_t i = 0; i < bytes; i++)
         blocks[i] = (unsigned char)(i % 34 == 1 ? 0x1c : next_random(seed)); /* scales are about 2^-8 */
-    return (struct weight_view){.type = WEIGHT_Q8_0, .data = with_twin(d, blocks, bytes), .rows = rows, .cols = cols, .stride = cols};
+    return (struct weight_view){.type = WEIGHT_Q8_0, .data = with_twin(d, blocks, bytes), .rows = rows, .cols = cols,
+                                .stride = cols};
 }
 
 static void multiply_wide(struct op_ctx *cx)
@@ -59,14 +61,18 @@ static void multiply_wide(struct op_ctx *cx)
 }
 
 /* Two matrices that read the same x: one in BF16, and one that is quantized. */
-static void check_linear(struct device *d, int type, size_t N, size_t K, size_t S, size_t more, size_t shift, uint64_t *seed)
+static void check_linear(struct device *d, int type, size_t N, size_t K, size_t S, size_t more, size_t shift,
+                         uint64_t *seed)
 {
-    size_t mark = guard_count, bytes = op_linear_scratch(S, K), ldy = N + 3, count = S * ldy * sizeof(float), of_q = S * 8 * sizeof(float);
+    size_t mark = guard_count, bytes = op_linear_scratch(S, K), ldy = N + 3, count = S * ldy * sizeof(float),
+           of_q = S * 8 * sizeof(float);
     struct stored_matrix m = random_matrix(type, N, K, seed);
     struct weight_view w = on_device(d, &m.view, more, shift), q = random_q8(d, 8, (K + 31) / 32 * 32, seed);
     int with_q = K % 32 == 0;
-    float *x = with_twin(d, random_floats(S * K, seed), S * K * sizeof(float)), *y = with_twin(d, guarded_floats(S * ldy), count);
-    float *got = with_twin(d, guarded_floats(S * 8), of_q), *want = guarded_floats(S * 8), *exact = guarded_floats(S * N);
+    float *x = with_twin(d, random_floats(S * K, seed), S * K * sizeof(float)),
+          *y = with_twin(d, guarded_floats(S * ldy), count);
+    float *got = with_twin(d, guarded_floats(S * 8), of_q), *want = guarded_floats(S * 8),
+          *exact = guarded_floats(S * N);
     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
     struct linear layers[] = {{y, &w, ldy}, {got, &q, 0}};
     multiply_wide(&cx);
@@ -89,8 +95,8 @@ static void check_linear(struct device *d, int type, size_t N, size_t K, size_t 
     release_to(mark);
 }
 
-/* ---- feed-forward layers: with these small integers no sum is rounded, so the order of its operands does not matter, and the bits are those that the CPU has
- * in precision bf16. ---- */
+/* ---- feed-forward layers: with these small integers no sum is rounded, so the order of its operands does not matter,
+ * and the bits are those that the CPU has in precision bf16. ---- */
 
 /* A BF16 matrix. Each row of W_down has one number that is not 0. */
 static struct weight_view integers(struct device *d, size_t rows, size_t cols, int one, size_t more, uint64_t *seed)
@@ -99,10 +105,14 @@ static struct weight_view integers(struct device *d, size_t rows, size_t cols, i
     uint16_t *data = guarded(rows * stride * sizeof *data);
     for (size_t n = 0; n < rows; n++)
         for (size_t k = 0; k < stride; k++)
-            data[n * stride + k] = one || k >= cols || random_below(seed, 4) ? 0 : random_below(seed, 2) ? 0x3f80 : 0xbf80; /* 1 or -1 */
+            data[n * stride + k] = one || k >= cols || random_below(seed, 4) ? 0
+                                   : random_below(seed, 2) ? 0x3f80
+                                   : 0xbf80; /* 1 or -1 */
+    /* 1, 2, 4 */
     for (size_t n = 0; n < rows && one; n++)
-        data[n * stride + random_below(seed, (unsigned)cols)] = (uint16_t)(0x3f80 + 0x80 * random_below(seed, 3)); /* 1, 2, 4 */
-    return (struct weight_view){.type = WEIGHT_BF16, .data = with_twin(d, data, rows * stride * sizeof *data), .rows = rows, .cols = cols, .stride = stride};
+        data[n * stride + random_below(seed, (unsigned)cols)] = (uint16_t)(0x3f80 + 0x80 * random_below(seed, 3));
+    return (struct weight_view){.type = WEIGHT_BF16, .data = with_twin(d, data, rows * stride * sizeof *data),
+                                .rows = rows, .cols = cols, .stride = stride};
 }
 
 struct three {
@@ -117,7 +127,8 @@ static struct mlp_weights weights_of(const void *arg, size_t e)
 
 static struct three integer_three(struct device *d, size_t width, size_t i, size_t more, uint64_t *seed)
 {
-    return (struct three){integers(d, i, width, 0, more, seed), integers(d, i, width, 0, more, seed), integers(d, width, i, 1, more, seed)};
+    return (struct three){integers(d, i, width, 0, more, seed), integers(d, i, width, 0, more, seed),
+                          integers(d, width, i, 1, more, seed)};
 }
 
 static float *integer_floats(struct device *d, size_t n, uint64_t *seed)
@@ -128,11 +139,15 @@ static float *integer_floats(struct device *d, size_t n, uint64_t *seed)
     return with_twin(d, x, n * sizeof *x);
 }
 
-/* If `mixed` is set, W_gate of the experts is quantized. Then all of an expert obeys the contract, and x is not rounded to BF16. */
-static void check_experts(struct device *d, size_t experts, size_t chosen, size_t S, int shares, int mixed, size_t more, uint64_t *seed)
+/* If `mixed` is set, W_gate of the experts is quantized. Then all of an expert obeys the contract, and x is not rounded
+ * to BF16. */
+static void check_experts(struct device *d, size_t experts, size_t chosen, size_t S, int shares, int mixed, size_t more,
+                          uint64_t *seed)
 {
-    size_t mark = guard_count, width = 96, i = 40, pairs = S * chosen, size = S * width * sizeof(float), bytes = op_moe_scratch(S, width, i, i, experts, chosen);
-    struct three *w = guarded(experts * sizeof *w), *there = guarded(experts * sizeof *w), shared = integer_three(d, width, i, more, seed);
+    size_t mark = guard_count, width = 96, i = 40, pairs = S * chosen, size = S * width * sizeof(float),
+           bytes = op_moe_scratch(S, width, i, i, experts, chosen);
+    struct three *w = guarded(experts * sizeof *w), *there = guarded(experts * sizeof *w),
+                 shared = integer_three(d, width, i, more, seed);
     struct mlp_weights of_shared = weights_of(&shared, 0);
     for (size_t e = 0; e < experts; e++) {
         w[e] = integer_three(d, width, i, more, seed);
@@ -148,15 +163,18 @@ static void check_experts(struct device *d, size_t experts, size_t chosen, size_
     int32_t *expert = guarded(pairs * sizeof *expert);
     for (size_t s = 0; s < S; s++)
         for (size_t c = 0; c < chosen; c++)
-            expert[s * chosen + c] = (int32_t)(c * (experts / chosen) + random_below(seed, (unsigned)(experts / chosen)));
+            expert[s * chosen + c] = (int32_t)(c * (experts / chosen) +
+                                               random_below(seed, (unsigned)(experts / chosen)));
     with_twin(d, expert, pairs * sizeof *expert);
-    float *x = integer_floats(d, S * width, seed), *weight = random_floats(pairs, seed), *want = guarded_floats(S * width);
+    float *x = integer_floats(d, S * width, seed), *weight = random_floats(pairs, seed),
+          *want = guarded_floats(S * width);
     float *got = with_twin(d, guarded_floats(S * width), size);
     with_twin(d, weight, pairs * sizeof *weight);
     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
     cpu.bf16 = !mixed;
     multiply_wide(&cx);
-    CASE("%zu of %zu experts%s%s, S=%zu, %zu more columns", chosen, experts, shares ? " and a shared one" : "", mixed ? " of mixed types" : "", S, more);
+    CASE("%zu of %zu experts%s%s, S=%zu, %zu more columns", chosen, experts, shares ? " and a shared one" : "",
+         mixed ? " of mixed types" : "", S, more);
     op_moe(&cpu, want, x, expert, weight, &weights, S);
     op_moe(&cx, got, x, expert, weight, &weights, S);
     device_read(d, got, size);
@@ -171,7 +189,8 @@ static void check_experts(struct device *d, size_t experts, size_t chosen, size_
         struct three *t = e ? all[1] + e - 1 : all[0];
         without_twin(d, &t->gate, 0), without_twin(d, &t->up, 0), without_twin(d, &t->down, 0);
     }
-    device_remove(d, w), device_remove(d, expert), device_remove(d, weight), device_remove(d, x), device_remove(d, got), device_remove(d, cx.scratch);
+    device_remove(d, w), device_remove(d, expert), device_remove(d, weight), device_remove(d, x), device_remove(d, got),
+        device_remove(d, cx.scratch);
     release_to(mark);
 }
 

@@ -1,11 +1,11 @@
-/* tests/engine/test_acceptance.c -- which drafts stand: relaxed acceptance and the reasons counted, by hand; rejection on models. That
- * rejection keeps the distribution is proved in test_rejection.c. Runs in the repository's root. */
+/* tests/engine/test_acceptance.c -- which drafts stand: relaxed acceptance and the reasons counted, by hand; rejection
+ * on models. That rejection keeps the distribution is proved in test_rejection.c. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 #include "tests/support/toy_session.h"
 
 #include <math.h>
 
-/* ---- by hand, on random rows ---------------------------------------------------------------------------------------- */
+/* ---- by hand, on random rows ------------------------------------------------------------------------------------- */
 
 enum { BEGIN = 1, END = 2, END_OF_TEXT = 3 };
 
@@ -70,7 +70,8 @@ struct by_hand {
     int unsure; /* a probability lies on the limit */
 };
 
-/* The round as docs/SEMANTICS.md ("Verification") words it. The target's own token comes from a sampler that knows the timeline. */
+/* The round as docs/SEMANTICS.md ("Verification") words it. The target's own token comes from a sampler that knows the
+ * timeline. */
 static struct by_hand round_by_hand(const struct trial *t, int32_t *tokens)
 {
     struct by_hand h = {.rejected_at = VB_MAX_DRAFT};
@@ -124,13 +125,15 @@ static struct by_hand round_by_hand(const struct trial *t, int32_t *tokens)
 
 static void random_trial(struct trial *t, uint64_t *random, int relaxes)
 {
-    *t = (struct trial){.V = 8 + (int)random_below(random, TOY_V - 8), .K = 1 + (int)random_below(random, 6), .mask_seed = next_random(random)};
+    *t = (struct trial){.V = 8 + (int)random_below(random, TOY_V - 8), .K = 1 + (int)random_below(random, 6),
+                        .mask_seed = next_random(random)};
     double spread = random_below(random, 2) ? 6 : 2;
     for (int i = 0; i < (t->K + 1) * t->V; i++)
         t->rows[i] = (float)(spread * ((double)(next_random(random) >> 11) * 0x1p-53));
     t->prompt = 1 + random_below(random, 20);
     for (size_t i = 0; i < t->prompt; i++)
-        t->timeline[i] = (int32_t)(random_below(random, 4) ? 4 + random_below(random, (size_t)t->V - 4) : random_below(random, 4));
+        t->timeline[i] = (int32_t)(random_below(random, 4) ? 4 + random_below(random, (size_t)t->V - 4)
+                                                           : random_below(random, 4));
     for (int k = 0; k < t->K; k++) { /* likely ones: the best, the second.. of their rows; or any */
         const float *row = t->rows + k * t->V;
         size_t rank = random_below(random, random_below(random, 3) ? 3 : (size_t)t->V);
@@ -139,7 +142,8 @@ static void random_trial(struct trial *t, uint64_t *random, int relaxes)
             t->draft[k]++;
     }
     t->o = (vb_sampling){.temperature = random_below(random, 2) ? 0 : 0.8f, .seed = next_random(random),
-                         .presence_penalty = random_below(random, 2) ? 0 : 1.5f, .top_k = (int32_t)(random_below(random, 2) ? 0 : 5)};
+                         .presence_penalty = random_below(random, 2) ? 0 : 1.5f,
+                         .top_k = (int32_t)(random_below(random, 2) ? 0 : 5)};
     if (random_below(random, 2)) {
         t->o.mask = mask_some;
         t->o.mask_context = t;
@@ -173,13 +177,15 @@ TEST(drafts_stand_and_fall_as_counted_by_hand)
         const vb_result *r = &toy.result;
         if (!h.unsure) {
             if (n != h.n || memcmp(tokens, toy.tokens, (t.prompt + n) * sizeof *tokens))
-                fail_msg("trial %d: %zu tokens, by hand %zu; the first is %d, by hand %d", i, n, h.n, (int)toy.tokens[t.prompt], (int)tokens[t.prompt]);
+                fail_msg("trial %d: %zu tokens, by hand %zu; the first is %d, by hand %d", i, n, h.n,
+                         (int)toy.tokens[t.prompt], (int)tokens[t.prompt]);
             if (r->relaxed != h.relaxed || r->accepted != h.accepted || fabs(r->relaxed_nats - h.nats) > 1e-4)
-                fail_msg("trial %d: %zu accepted, %zu relaxed, %g nats; by hand %zu, %zu, %g", i, r->accepted, r->relaxed, r->relaxed_nats,
-                         h.accepted, h.relaxed, h.nats);
+                fail_msg("trial %d: %zu accepted, %zu relaxed, %g nats; by hand %zu, %zu, %g", i, r->accepted,
+                         r->relaxed, r->relaxed_nats, h.accepted, h.relaxed, h.nats);
             for (int why = 0; why < VB_REJECT_REASONS; why++)
                 if (r->first_reject[why] != h.reasons[why])
-                    fail_msg("trial %d: %zu rejected for reason %d, by hand %zu", i, r->first_reject[why], why, h.reasons[why]);
+                    fail_msg("trial %d: %zu rejected for reason %d, by hand %zu", i, r->first_reject[why], why,
+                             h.reasons[why]);
             for (size_t k = 0; k < VB_MAX_DRAFT; k++)
                 assert_int_equal(r->rejected_by_depth[k], k == h.rejected_at);
         }
@@ -189,16 +195,17 @@ TEST(drafts_stand_and_fall_as_counted_by_hand)
             reasons[why] += r->first_reject[why];
         toy_close(&toy);
     }
-    print_message("%zu accepted, %zu of them relaxed; rejected: %zu another token, %zu masked, %zu cut off, %zu rank, %zu delta\n", accepted,
-                  relaxed, reasons[VB_REJECT_OTHER_TOKEN], reasons[VB_REJECT_MASKED], reasons[VB_REJECT_CUT_OFF], reasons[VB_REJECT_RANK],
-                  reasons[VB_REJECT_DELTA]);
+    print_message("%zu accepted, %zu of them relaxed; rejected: %zu another token, %zu masked, %zu cut off, %zu rank, "
+                  "%zu delta\n",
+                  accepted, relaxed, reasons[VB_REJECT_OTHER_TOKEN], reasons[VB_REJECT_MASKED],
+                  reasons[VB_REJECT_CUT_OFF], reasons[VB_REJECT_RANK], reasons[VB_REJECT_DELTA]);
     assert_true(relaxed > 1000 && accepted > relaxed + 1000);
     for (int why = 0; why < VB_REJECT_REASONS; why++)
         assert_true(why == VB_REJECT_CHANCE ? reasons[why] == 0 : reasons[why] > 500);
 }
 
-/* A module that says what the target says: q is p to the last bit if both count the drafts before, ask the mask with them, and
- * leave the same candidates. */
+/* A module that says what the target says: q is p to the last bit if both count the drafts before, ask the mask with
+ * them, and leave the same candidates. */
 TEST(drafts_drawn_from_the_targets_own_rows_always_stand)
 {
     static struct toy toy;
@@ -232,14 +239,14 @@ TEST(drafts_drawn_from_the_targets_own_rows_always_stand)
     assert_true(different > 2000);
 }
 
-/* ---- on models -------------------------------------------------------------------------------------------------------- */
+/* ---- on models --------------------------------------------------------------------------------------------------- */
 
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
 
 static vb_session_options drafting(const char *method, int K, const vb_sampling *sampling)
 {
-    return (vb_session_options){.context = 80, .threads = 1, .drafting.method = method, .drafting.tokens = K, .sampling = *sampling,
-                                .poison_cut_rows = 1};
+    return (vb_session_options){.context = 80, .threads = 1, .drafting.method = method, .drafting.tokens = K,
+                                .sampling = *sampling, .poison_cut_rows = 1};
 }
 
 TEST(rejection_at_temperature_0_and_relaxed_outside_of_thinking_are_strict)
@@ -281,7 +288,8 @@ TEST(relaxed_drafts_stand_between_the_thinking_tokens_alone)
         prompt[i] = prompt[i] == BEGIN || prompt[i] == END ? 9 : prompt[i];
     for (int open = 0; open < 2; open++) {
         prompt[7] = open ? BEGIN : END;
-        vb_sampling o = {.acceptance = "relaxed", .relaxed_topk = 1000, .relaxed_delta = 1, .thinking_begin = BEGIN, .thinking_end = END};
+        vb_sampling o = {.acceptance = "relaxed", .relaxed_topk = 1000, .relaxed_delta = 1, .thinking_begin = BEGIN,
+                         .thinking_end = END};
         vb_session_options s = drafting("mtp-vanilla", 4, &o);
         run(m, &s, prompt, COUNT(prompt), 50, &r);
         size_t end = 0, relaxed_where_it_should_not_be = 0;
@@ -298,7 +306,8 @@ TEST(relaxed_drafts_stand_between_the_thinking_tokens_alone)
     vb_model_close(m);
 }
 
-/* The drafts lead, and nothing else: the same tokens and rows on any threads, chunks, instruction sets, beside any neighbours. */
+/* The drafts lead, and nothing else: the same tokens and rows on any threads, chunks, instruction sets, beside any
+ * neighbours. */
 TEST(rejection_gives_the_same_bits_in_any_setting_of_one_draft_method)
 {
     enum { SEQUENCES = 3 };
@@ -312,8 +321,8 @@ TEST(rejection_gives_the_same_bits_in_any_setting_of_one_draft_method)
         for (int greedy = 0; greedy < 2; greedy++) {
             vb_session_options o[SEQUENCES];
             for (size_t i = 0; i < SEQUENCES; i++) {
-                vb_sampling sampling = {.temperature = 1, .seed = 3 + i, .acceptance = "rejection", .top_k = 12, .frequency_penalty = 0.3f,
-                                        .draft_sample_method = greedy ? "greedy" : NULL};
+                vb_sampling sampling = {.temperature = 1, .seed = 3 + i, .acceptance = "rejection", .top_k = 12,
+                                        .frequency_penalty = 0.3f, .draft_sample_method = greedy ? "greedy" : NULL};
                 o[i] = drafting(methods[(method + i) % COUNT(methods)], 2 + (int)i, &sampling);
                 run(m, &o[i], prompt[i], 30, 40, &alone[i]);
             }
@@ -349,7 +358,7 @@ TEST(rejection_gives_the_same_bits_in_any_setting_of_one_draft_method)
     vb_model_close(m);
 }
 
-/* ---- frequencies, as a cross-check --------------------------------------------------------------------------------------- */
+/* ---- frequencies, as a cross-check ------------------------------------------------------------------------------- */
 
 enum { DEEP = 4, BRANCH = 3 }; /* tokens of an output, each one of the 3 best */
 
@@ -404,8 +413,8 @@ static void enumerate(const vb_model *m, const int32_t *prompt, size_t count, st
 }
 
 /* How often each output came, over many seeds. */
-static double chi_square(const vb_model *m, const int32_t *prompt, size_t count, const struct exact *x, const char *method,
-                         const char *sample, size_t runs, size_t *degrees, vb_result *sum)
+static double chi_square(const vb_model *m, const int32_t *prompt, size_t count, const struct exact *x,
+                         const char *method, const char *sample, size_t runs, size_t *degrees, vb_result *sum)
 {
     size_t counts[81] = {0}, rest = 0;
     double chi = 0, rest_expected = 0;
@@ -413,7 +422,8 @@ static double chi_square(const vb_model *m, const int32_t *prompt, size_t count,
         static struct record r;
         size_t code = 0;
         int rank[DEEP];
-        vb_sampling sampling = {.temperature = 1, .top_k = BRANCH, .seed = 1000 + seed, .acceptance = "rejection", .draft_sample_method = sample};
+        vb_sampling sampling = {.temperature = 1, .top_k = BRANCH, .seed = 1000 + seed, .acceptance = "rejection",
+                                .draft_sample_method = sample};
         vb_session_options o = drafting(method, 2, &sampling);
         run(m, &o, prompt, count, DEEP, &r);
         for (size_t i = 0; i < DEEP; i++) {
@@ -457,10 +467,11 @@ TEST(frequencies_under_rejection_are_those_of_plain_decoding)
         for (int sample = 0; sample < 2; sample++) {
             size_t degrees;
             vb_result sum = {0};
-            double chi = chi_square(m, prompt, COUNT(prompt), &x, methods[method], samples[sample], 1500, &degrees, &sum);
+            double chi = chi_square(m, prompt, COUNT(prompt), &x, methods[method], samples[sample], 1500, &degrees,
+                                    &sum);
             double limit = (double)degrees + 4 * sqrt(2 * (double)degrees); /* one in some thousands */
-            print_message("%s, %s: chi-square %.1f, %zu degrees of freedom, %zu of %zu drafts accepted\n", methods[method],
-                          samples[sample], chi, degrees, sum.accepted, sum.drafted);
+            print_message("%s, %s: chi-square %.1f, %zu degrees of freedom, %zu of %zu drafts accepted\n",
+                          methods[method], samples[sample], chi, degrees, sum.accepted, sum.drafted);
             if (chi > limit)
                 fail_msg("%s, %s: chi-square is %g, wanted at most %g", methods[method], samples[sample], chi, limit);
             assert_true(sum.accepted > 0 && sum.accepted < sum.drafted);
@@ -468,7 +479,7 @@ TEST(frequencies_under_rejection_are_those_of_plain_decoding)
     vb_model_close(m);
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 TEST(what_makes_no_sense_is_refused)
 {

@@ -1,5 +1,5 @@
-/* tests/engine/test_added.c -- the search for added tokens: the longest at each place, in a number of steps that is linear in the
- * text however long the tokens are. Runs in the repository's root. */
+/* tests/engine/test_added.c -- the search for added tokens: the longest at each place, in a number of steps that is
+ * linear in the text however long the tokens are. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/text/tokenizer_internal.h"
@@ -12,8 +12,8 @@ static struct vb_tokenizer *with_tokens(char *const *tokens, size_t count, unsig
     struct vb_tokenizer *t;
     json_t *root = json_load_file("golden/tokenizer/tokenizer.json", 0, NULL), *list = json_array();
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:i,s:s,s:b,s:b}", "id", (int)(FIRST + i), "content", tokens[i], "normalized",
-                                              (int)(normalized >> i & 1), "special", 0));
+        json_array_append_new(list, json_pack("{s:i,s:s,s:b,s:b}", "id", (int)(FIRST + i), "content", tokens[i],
+                                              "normalized", (int)(normalized >> i & 1), "special", 0));
     json_object_set_new(root, "added_tokens", list);
     char *text = json_dumps(root, 0);
     OK(tokenizer_parse(&t, text, strlen(text), NULL, 0, "tokenizer.json", NULL, &err));
@@ -23,7 +23,8 @@ static struct vb_tokenizer *with_tokens(char *const *tokens, size_t count, unsig
 }
 
 /* The ids that a scan finds, with the number of its steps. `ids` has room. */
-static size_t scan_text(const struct vb_tokenizer *t, const char *text, size_t size, int normalized, int32_t *ids, size_t *steps)
+static size_t scan_text(const struct vb_tokenizer *t, const char *text, size_t size, int normalized, int32_t *ids,
+                        size_t *steps)
 {
     struct encoding e = {.t = t};
     struct added_scan s = {.e = &e, .text = text, .size = size, .normalized = normalized, .parse_special = 1};
@@ -44,7 +45,8 @@ static size_t scan_text(const struct vb_tokenizer *t, const char *text, size_t s
 }
 
 /* By the definition: at each byte the longest token that begins there. */
-static size_t scan_by_hand(char *const *tokens, size_t count, unsigned normalized, int kind, const char *text, size_t size, int32_t *ids)
+static size_t scan_by_hand(char *const *tokens, size_t count, unsigned normalized, int kind, const char *text,
+                           size_t size, int32_t *ids)
 {
     size_t found = 0;
     for (size_t at = 0, longest; at < size; at += longest ? longest : 1) {

@@ -1,5 +1,5 @@
-/* tests/engine/test_batch.c -- continuous batching: whatever the neighbours, the moment of admission, prefixes that are shared and caches
- * that are taken away, a request's tokens and bits are those of a session that is alone. */
+/* tests/engine/test_batch.c -- continuous batching: whatever the neighbours, the moment of admission, prefixes that are
+ * shared and caches that are taken away, a request's tokens and bits are those of a session that is alone. */
 #include "tests/support/engine_support.h"
 
 #define REQUESTS 12
@@ -8,7 +8,7 @@
 static vb_model *small; /* of draft-model */
 static const char *prefill; /* of a schedule */
 
-/* ---- random schedules ---------------------------------------------------------------------------------------------- */
+/* ---- random schedules -------------------------------------------------------------------------------------------- */
 
 struct wanted {
     vb_sampling sampling;
@@ -58,10 +58,13 @@ static void random_prompt(struct wanted *all, size_t i, uint64_t *seed, int32_t 
 static void random_request(const vb_model *m, struct wanted *all, size_t i, int alike, uint64_t *seed)
 {
     static const char *const drawing[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
-    static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+    static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
+                                          "draft-model"};
     struct wanted *w = &all[i];
-    vb_sampling sampled = {.temperature = 0.8f, .seed = next_random(seed), .top_k = 30, .repetition_penalty = 1.1f, .frequency_penalty = 0.2f};
-    *w = (struct wanted){.max_tokens = 1 + random_below(seed, 90), .step = random_below(seed, 20), .ignore_eos = random_below(seed, 4) > 0};
+    vb_sampling sampled = {.temperature = 0.8f, .seed = next_random(seed), .top_k = 30, .repetition_penalty = 1.1f,
+                           .frequency_penalty = 0.2f};
+    *w = (struct wanted){.max_tokens = 1 + random_below(seed, 90), .step = random_below(seed, 20),
+                         .ignore_eos = random_below(seed, 4) > 0};
     random_prompt(all, i, seed, vb_vocab_size(m));
     if (alike || random_below(seed, 2))
         w->sampling = sampled;
@@ -83,8 +86,8 @@ static void random_request(const vb_model *m, struct wanted *all, size_t i, int 
 
 static vb_generate_options generate_options(const struct wanted *w)
 {
-    return (vb_generate_options){.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1, .stop_tokens = w->stops,
-                                 .stop_token_count = w->num_stops};
+    return (vb_generate_options){.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1,
+                                 .stop_tokens = w->stops, .stop_token_count = w->num_stops};
 }
 
 /* With rejection the drafts lead; else what is expected is plain decoding. */
@@ -92,7 +95,8 @@ static void run_alone(const vb_model *m, struct wanted *w)
 {
     int leads = w->sampling.acceptance != NULL;
     vb_session *s = NULL;
-    vb_session_options o = {.context = MOST, .threads = 1, .prefill = prefill, .sampling = w->sampling, .drafting.method = leads ? w->draft : "none",
+    vb_session_options o = {.context = MOST, .threads = 1, .prefill = prefill, .sampling = w->sampling,
+                            .drafting.method = leads ? w->draft : "none",
                             .drafting.tokens = leads ? w->draft_tokens : 0, .drafting.model = small};
     vb_generate_options g = generate_options(w);
     OK(vb_session_open(&s, m, &o, &err));
@@ -118,11 +122,13 @@ static void check_tokens(const struct entry *p, const vb_request_end *e)
     }
     if (p->told != (w->tells ? w->count - 1 : 0))
         fail_msg("%s: request %zu: %zu rows of a prompt of %zu", p->s->what, p->number, p->told, w->count);
-    if (e->count != w->total || same != w->total || e->result->finish != w->result.finish || e->result->tokens != w->result.tokens)
-        fail_msg("%s: request %zu (%s, K %d): %zu tokens, the first %zu of them right; wanted %zu", p->s->what, p->number, w->draft,
-                 w->draft_tokens, e->count, same, w->total);
+    if (e->count != w->total || same != w->total || e->result->finish != w->result.finish ||
+        e->result->tokens != w->result.tokens)
+        fail_msg("%s: request %zu (%s, K %d): %zu tokens, the first %zu of them right; wanted %zu", p->s->what,
+                 p->number, w->draft, w->draft_tokens, e->count, same, w->total);
     if (e->result->fingerprint != w->result.fingerprint)
-        fail_msg("%s: request %zu (%s, K %d): the tokens are right, their logits are not", p->s->what, p->number, w->draft, w->draft_tokens);
+        fail_msg("%s: request %zu (%s, K %d): the tokens are right, their logits are not", p->s->what, p->number,
+                 w->draft, w->draft_tokens);
 }
 
 static void check_end(void *context, const vb_request_end *e)
@@ -149,9 +155,11 @@ static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
 {
     static const int chunks[] = {1, 3, 16, 64, 200};
     vb_batch *b = NULL;
-    vb_batch_options o = {.session = {.context = MOST, .threads = 1, .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
-                                      .prefill = prefill, .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1,
-                                      .stop = random_below(seed, 3) ? NULL : now_and_then, .stop_context = seed},
+    vb_batch_options o = {.session = {.context = MOST, .threads = 1,
+                                      .prefill_chunk = chunks[random_below(seed, COUNT(chunks))], .prefill = prefill,
+                                      .drafting.model = small, .padded = random_below(seed, 4) == 0,
+                                      .poison_cut_rows = 1, .stop = random_below(seed, 3) ? NULL : now_and_then,
+                                      .stop_context = seed},
                           .keep_finished = random_below(seed, 2) ? (int)random_below(seed, 8) : 0,
                           .max_sequences = 1 + (int)random_below(seed, 8), .keep_apart = random_below(seed, 4) == 0,
                           .cache_tokens = 200 + (int)random_below(seed, 200)};
@@ -164,9 +172,11 @@ static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry
     const struct wanted *w = &s->w[p->number];
     vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling,
                     .drafting = &(vb_drafting){.method = w->draft, .tokens = w->draft_tokens, .model = small},
-                    .options = generate_options(w), .prompt_row = w->tells ? see_row : NULL, .done = check_end, .context = p};
+                    .options = generate_options(w), .prompt_row = w->tells ? see_row : NULL, .done = check_end,
+                    .context = p};
     if (p->number % 4 == 3) {
-        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .prefill = prefill, .sampling = w->sampling, .drafting.method = w->draft,
+        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .prefill = prefill,
+                                .sampling = w->sampling, .drafting.method = w->draft,
                                 .drafting.tokens = w->draft_tokens, .drafting.model = small, .poison_cut_rows = 1};
         s->w[p->number].session = open_session(m, &o, w->prompt, w->count);
         q = (vb_request){.session = w->session, .options = q.options, .done = check_end, .context = p};
@@ -252,12 +262,12 @@ TEST(no_schedule_reaches_a_bit)
         }
         vb_model_close(m);
     }
-    printf("%zu passes, %zu sequences gave their rows back, %zu tokens' rows were another's\n", all.passes, all.preemptions,
-           all.shared_tokens);
+    printf("%zu passes, %zu sequences gave their rows back, %zu tokens' rows were another's\n", all.passes,
+           all.preemptions, all.shared_tokens);
     assert_true(all.preemptions > 10 && all.shared_tokens > 100);
 }
 
-/* ---- one thing at a time ------------------------------------------------------------------------------------------- */
+/* ---- one thing at a time ----------------------------------------------------------------------------------------- */
 
 struct ended {
     size_t count;
@@ -288,7 +298,9 @@ static vb_batch *open_batch(const vb_model *m, const vb_batch_options *o)
 TEST(what_prompts_begin_with_is_there_once)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 2}, .max_sequences = 8};
+    vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting.method = "mtp-eagle",
+                                      .drafting.tokens = 2},
+                          .max_sequences = 8};
     int32_t prompt[101];
     for (int apart = 0; apart < 2; apart++) {
         struct ended all = {0};
@@ -299,7 +311,8 @@ TEST(what_prompts_begin_with_is_there_once)
             prompt[i] = i % 90 + 3;
         for (int i = 0; i < 8; i++) {
             prompt[100] = 10 + i;
-            vb_request q = {.tokens = prompt, .count = 101, .options = {.max_tokens = 40, .ignore_eos = 1}, .done = note_end, .context = &all};
+            vb_request q = {.tokens = prompt, .count = 101, .options = {.max_tokens = 40, .ignore_eos = 1},
+                            .done = note_end, .context = &all};
             OK(vb_batch_add(b, &q, NULL, &err));
         }
         OK(vb_batch_run(b, &err));
@@ -309,7 +322,8 @@ TEST(what_prompts_begin_with_is_there_once)
             assert_int_equal(state.shared_tokens, 0);
             assert_true(state.most_cache_tokens_used >= 8 * 101);
         } else {
-            assert_int_equal(state.shared_tokens, 7 * 99); /* the drafter wants the hidden state before the first that differs */
+            assert_int_equal(state.shared_tokens, 7 * 99); /* the drafter wants the hidden state before the first that
+                                                              differs */
             assert_true(state.most_cache_tokens_used <= 101 + 7 * 2 + 8 * (40 + 3));
         }
         vb_batch_close(b);
@@ -326,7 +340,8 @@ TEST(short_prompts_share_a_pass)
     vb_batch_state state;
     vb_batch *b = open_batch(m, &(vb_batch_options){.session = {.context = 7, .threads = 1}, .keep_apart = 1});
     for (int i = 0; i < 8; i++) {
-        vb_request q = {.tokens = prompt, .count = 5, .options = {.max_tokens = 2, .ignore_eos = 1}, .done = note_end, .context = &all};
+        vb_request q = {.tokens = prompt, .count = 5, .options = {.max_tokens = 2, .ignore_eos = 1}, .done = note_end,
+                        .context = &all};
         OK(vb_batch_add(b, &q, NULL, &err));
     }
     OK(vb_batch_run(b, &err));
@@ -351,8 +366,8 @@ static int count_chosen(void *context, const vb_event *e)
     return 0;
 }
 
-/* Two prompts arrive while three sequences decode. Each pass computes a token of every decoding sequence, and CHUNK tokens of prompts
- * in all. */
+/* Two prompts arrive while three sequences decode. Each pass computes a token of every decoding sequence, and CHUNK
+ * tokens of prompts in all. */
 TEST(who_decodes_waits_for_one_chunk_of_a_prompt_at_most)
 {
     enum { DECODING = 3, CHUNK = 16, LONG = 150, PASSES = (2 * LONG + CHUNK - 1) / CHUNK };
@@ -361,12 +376,15 @@ TEST(who_decodes_waits_for_one_chunk_of_a_prompt_at_most)
         vb_drafting drafting = {.method = "mtp-eagle", .tokens = K};
         int32_t prompt[2 * LONG];
         size_t chosen[DECODING + 2] = {0}, left;
-        vb_batch *b = open_batch(m, &(vb_batch_options){.session = {.context = 200, .threads = 1, .prefill_chunk = CHUNK}, .max_sequences = DECODING + 2});
+        vb_batch *b = open_batch(m,
+                                 &(vb_batch_options){.session = {.context = 200, .threads = 1, .prefill_chunk = CHUNK},
+                                                     .max_sequences = DECODING + 2});
         random_tokens(m, 3, prompt, 2 * LONG);
         for (int i = 0; i < DECODING + 2; i++) {
             int decodes = i < DECODING;
             vb_request q = {.tokens = prompt + (decodes ? i : (i - DECODING) * LONG), .count = decodes ? 2 : LONG,
-                            .options = {.max_tokens = decodes ? 198 : 1, .ignore_eos = 1, .callback = count_chosen, .context = &chosen[i]}};
+                            .options = {.max_tokens = decodes ? 198 : 1, .ignore_eos = 1, .callback = count_chosen,
+                                        .context = &chosen[i]}};
             q.drafting = decodes && K ? &drafting : NULL;
             OK(vb_batch_add(b, &q, NULL, &err));
             if (i == DECODING - 1)
@@ -407,7 +425,8 @@ TEST(an_error_ends_its_request_and_no_other)
     vb_sampling wrong = {.temperature = -1.0f}, none = {.mask = mask_all, .mask_context = &V};
     struct ended all = {0};
     vb_batch *b = open_batch(m, &(vb_batch_options){.session = {.context = 64, .threads = 1}});
-    vb_request q = {.tokens = prompt, .count = 3, .options = {.max_tokens = 10, .ignore_eos = 1, .fingerprint = 1}, .done = note_end, .context = &all};
+    vb_request q = {.tokens = prompt, .count = 3, .options = {.max_tokens = 10, .ignore_eos = 1, .fingerprint = 1},
+                    .done = note_end, .context = &all};
     vb_request bad = q, masked = q, reroll = q, empty = q;
     bad.sampling = &wrong;
     masked.sampling = &none;
@@ -456,9 +475,11 @@ TEST(an_end_may_add_a_request_and_a_batch_may_be_closed_in_the_middle)
 {
     vb_model *m = open_tiny("glm");
     int32_t prompt[] = {5, 6, 7};
-    struct chain c = {.left = 4, .b = open_batch(m, &(vb_batch_options){.session = {.context = 64, .threads = 1}, .max_sequences = 2})};
+    struct chain c = {.left = 4, .b = open_batch(m, &(vb_batch_options){.session = {.context = 64, .threads = 1},
+                                                                        .max_sequences = 2})};
     size_t left;
-    c.q = (vb_request){.tokens = prompt, .count = 3, .options = {.max_tokens = 3, .ignore_eos = 1}, .done = add_next, .context = &c};
+    c.q = (vb_request){.tokens = prompt, .count = 3, .options = {.max_tokens = 3, .ignore_eos = 1}, .done = add_next,
+                       .context = &c};
     OK(vb_batch_add(c.b, &c.q, NULL, &err));
     OK(vb_batch_run(c.b, &err));
     assert_int_equal(c.ended, 5);
@@ -480,14 +501,17 @@ TEST(what_cannot_be_is_refused)
     int32_t prompt[70] = {5, 6, 7}, outside[] = {5, 1 << 20};
 #define OPEN(...) vb_batch_open(&b, m, &(vb_batch_options){__VA_ARGS__}, &err)
     REFUSED(OPEN(.session = {.context = -1}), VB_BAD_ARGUMENT, "context is -1");
-    REFUSED(OPEN(.session = {.prefill = "onednn"}), VB_BAD_ARGUMENT, "prefill is onednn; a batch has contract and expanded alone");
+    REFUSED(OPEN(.session = {.prefill = "onednn"}), VB_BAD_ARGUMENT,
+            "prefill is onednn; a batch has contract and expanded alone");
     REFUSED(OPEN(.session = {.isa = "mmx"}), VB_BAD_ARGUMENT, "unknown instruction set mmx");
     REFUSED(OPEN(.max_sequences = 65), VB_BAD_ARGUMENT, "65 sequences at once, wanted 1 to 64");
-    REFUSED(OPEN(.session = {.context = 64}, .cache_tokens = 16), VB_BAD_ARGUMENT, "the cache is of 16 tokens, wanted 17");
+    REFUSED(OPEN(.session = {.context = 64}, .cache_tokens = 16), VB_BAD_ARGUMENT,
+            "the cache is of 16 tokens, wanted 17");
     b = open_batch(m, &(vb_batch_options){.session = {.context = 64, .threads = 1}, .cache_tokens = 60});
 #define ADD(...) vb_batch_add(b, &(vb_request){__VA_ARGS__}, NULL, &err)
     REFUSED(ADD(.tokens = prompt, .count = 0), VB_BAD_ARGUMENT, "the prompt is empty");
-    REFUSED(ADD(.tokens = prompt, .count = 70), VB_BAD_ARGUMENT, "a prompt of 70 tokens does not fit into a context of 64");
+    REFUSED(ADD(.tokens = prompt, .count = 70), VB_BAD_ARGUMENT,
+            "a prompt of 70 tokens does not fit into a context of 64");
     REFUSED(ADD(.tokens = outside, .count = 2), VB_BAD_ARGUMENT, "token 1 is 1048576, outside the vocabulary");
     REFUSED(ADD(.tokens = prompt, .count = 3, .options = {.max_tokens = 42}), VB_BAD_ARGUMENT,
             "a prompt of 3 tokens and 42 new ones do not fit into a cache of 44");

@@ -1,12 +1,12 @@
-/* tests/engine/test_batch_requests.c -- what a server asks of a batch: the logits of prompts, requests that pause, tokens that stop a run,
- * masks that fail, passes that are given up. Runs in the repository's root. */
+/* tests/engine/test_batch_requests.c -- what a server asks of a batch: the logits of prompts, requests that pause,
+ * tokens that stop a run, masks that fail, passes that are given up. Runs in the repository's root. */
 #include "tests/support/batch.h"
 
 #define JOBS 8
 
 static struct job jobs[JOBS], alone[JOBS];
 
-/* ---- the rows of prompts ------------------------------------------------------------------------------------------- */
+/* ---- the rows of prompts ----------------------------------------------------------------------------------------- */
 
 static int evaluated_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
@@ -59,16 +59,18 @@ TEST(rows_of_prompts_are_those_of_vb_evaluate_each_told_once)
     size_t preemptions = 0;
     for (size_t i = 0; i < COUNT(names) * COUNT(chunks) * 2; i++) {
         vb_model *m = open_tiny(names[i % COUNT(names)]);
-        vb_batch_options o = {.session = {.context = 64, .threads = 1, .prefill_chunk = chunks[i / COUNT(names) % COUNT(chunks)], .poison_cut_rows = 1,
-                                          .prefill = i % 2 ? "expanded" : NULL},
-                              .max_sequences = 1 + (int)random_below(&seed, 6), .cache_tokens = 80 + (int)random_below(&seed, 60),
-                              .keep_finished = (int)i % 3};
+        vb_batch_options o = {.session = {.context = 64, .threads = 1,
+                                          .prefill_chunk = chunks[i / COUNT(names) % COUNT(chunks)],
+                                          .poison_cut_rows = 1, .prefill = i % 2 ? "expanded" : NULL},
+                              .max_sequences = 1 + (int)random_below(&seed, 6),
+                              .cache_tokens = 80 + (int)random_below(&seed, 60), .keep_finished = (int)i % 3};
         int32_t text[64];
         vb_batch *b = open_batch_of(m, &o);
         random_tokens(m, i, text, 64);
         for (size_t k = 0; k < JOBS; k++) {
             jobs[k] = (struct job){.options = {.max_tokens = tokens[k], .ignore_eos = 1}, .tells = k != 5};
-            jobs[k].drafting = (vb_drafting){.method = vb_mtp_modules(m) ? mtp_method(k) : "ngram", .tokens = (int)k % 4};
+            jobs[k].drafting = (vb_drafting){.method = vb_mtp_modules(m) ? mtp_method(k) : "ngram",
+                                             .tokens = (int)k % 4};
             job_prompt(&jobs[k], text, counts[k]);
             if (k == 6) /* another one's beginning, and then another text */
                 jobs[k].prompt[20] = (jobs[k].prompt[20] + 1) % vb_vocab_size(m);
@@ -80,7 +82,8 @@ TEST(rows_of_prompts_are_those_of_vb_evaluate_each_told_once)
         run_with_pauses(b, &seed);
         for (size_t k = 0; k < JOBS; k++) {
             char what[96];
-            snprintf(what, sizeof what, "%s, chunks of %d, request %zu", names[i % COUNT(names)], o.session.prefill_chunk, k);
+            snprintf(what, sizeof what, "%s, chunks of %d, request %zu", names[i % COUNT(names)],
+                     o.session.prefill_chunk, k);
             check_job(what, &jobs[k], &alone[k]);
             check_rows(what, &jobs[k], &alone[k]);
             assert_true(!jobs[k].tells || !jobs[k].result.cached_tokens || jobs[k].result.preemptions);
@@ -123,7 +126,8 @@ TEST(a_row_of_a_prompt_that_is_not_finite_fails_its_request_alone)
         check_rows("beside a broken prompt", &jobs[i], &alone[i]);
     }
     vb_session *s = open_session(m, &o.session, jobs[0].prompt, 9);
-    REFUSED(vb_batch_add(b, &(vb_request){.session = s, .prompt_row = job_row}, NULL, &err), VB_BAD_ARGUMENT, "and none of its own");
+    REFUSED(vb_batch_add(b, &(vb_request){.session = s, .prompt_row = job_row}, NULL, &err), VB_BAD_ARGUMENT,
+            "and none of its own");
     vb_session_close(s);
     vb_batch_close(b);
     vb_model_close(m);
@@ -131,7 +135,7 @@ TEST(a_row_of_a_prompt_that_is_not_finite_fails_its_request_alone)
     remove_dir(dir);
 }
 
-/* ---- pauses -------------------------------------------------------------------------------------------------------- */
+/* ---- pauses ------------------------------------------------------------------------------------------------------ */
 
 /* Four requests of which the first two are paused after some steps, in a batch that has room for two. */
 static void check_pause(const vb_model *m, const vb_batch_options *o, int alike, size_t steps, const char *what)
@@ -140,7 +144,8 @@ static void check_pause(const vb_model *m, const vb_batch_options *o, int alike,
     size_t left;
     for (int32_t i = 0; i < 4; i++) {
         int32_t first = alike ? 5 : 5 + i;
-        jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1}, .drafting = {.method = mtp_method((size_t)i), .tokens = 2}};
+        jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1},
+                               .drafting = {.method = mtp_method((size_t)i), .tokens = 2}};
         job_prompt(&jobs[i], (int32_t[]){first, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 + i, 16}, 12);
         alone[i] = jobs[i];
         run_job_alone(m, &alone[i], &o->session);
@@ -154,8 +159,8 @@ static void check_pause(const vb_model *m, const vb_batch_options *o, int alike,
     run_batch_to_its_end(b);
     vb_batch_state state = look(b);
     if (state.done != 2 || state.paused != 2 || jobs[0].chosen != had[0] || jobs[1].chosen != had[1])
-        fail_msg("%s: %zu are done, %zu paused, which had %zu and %zu tokens and have %zu and %zu", what, state.done, state.paused, had[0], had[1],
-                 jobs[0].chosen, jobs[1].chosen);
+        fail_msg("%s: %zu are done, %zu paused, which had %zu and %zu tokens and have %zu and %zu", what, state.done,
+                 state.paused, had[0], had[1], jobs[0].chosen, jobs[1].chosen);
     size_t passes = state.passes;
     OK(vb_batch_run(b, &err)); /* nothing to do */
     assert_int_equal(look(b).passes, passes);
@@ -180,8 +185,10 @@ TEST(others_go_on_while_paused_requests_hold_all_places_and_all_rows)
         for (int32_t cache = 0; cache <= 60; cache += 60)
             for (int alike = 0; alike < 2; alike++)
                 for (size_t steps = 0; steps < 8; steps++) {
-                    vb_batch_options o = {.session = {.context = 40, .threads = 1, .prefill_chunk = 4, .poison_cut_rows = 1}, .max_sequences = places,
-                                          .cache_tokens = cache, .keep_finished = (int)steps % 3};
+                    vb_batch_options o = {.session = {.context = 40, .threads = 1, .prefill_chunk = 4,
+                                                      .poison_cut_rows = 1},
+                                          .max_sequences = places, .cache_tokens = cache,
+                                          .keep_finished = (int)steps % 3};
                     snprintf(what, sizeof what, "%d places, a cache of %d, %s, paused after %zu steps", places, cache,
                              alike ? "prompts that begin alike" : "other prompts", steps);
                     check_pause(m, &o, alike, steps, what);
@@ -198,7 +205,8 @@ TEST(a_paused_session_leaves_its_place_to_others)
         vb_batch *b = open_batch_of(m, &o);
         size_t left;
         for (int i = 0; i < 2; i++) {
-            jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1}, .drafting = {.method = "mtp-eagle", .tokens = 2}};
+            jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1},
+                                   .drafting = {.method = "mtp-eagle", .tokens = 2}};
             job_prompt(&jobs[i], (int32_t[]){5 + i, 6, 7}, 3);
             alone[i] = jobs[i];
             run_job_alone(m, &alone[i], &o.session);
@@ -207,7 +215,8 @@ TEST(a_paused_session_leaves_its_place_to_others)
         so.drafting = jobs[0].drafting;
         vb_session *s = open_session(m, &so, jobs[0].prompt, 3);
         vb_generate_options g = {.max_tokens = 20, .ignore_eos = 1, .fingerprint = 1};
-        OK(vb_batch_add(b, &(vb_request){.session = s, .options = g, .done = job_end, .context = &jobs[0]}, NULL, &err));
+        OK(vb_batch_add(b, &(vb_request){.session = s, .options = g, .done = job_end, .context = &jobs[0]}, NULL,
+                        &err));
         add_job(b, m, &jobs[1]);
         for (size_t i = 0; i < steps; i++)
             OK(vb_batch_step(b, &left, &err));
@@ -243,7 +252,8 @@ TEST(a_callback_may_pause_its_request_also_at_the_last_token)
 {
     vb_model *m = open_tiny("v3");
     for (size_t at = 4; at <= 5; at++) {
-        struct pauser p = {.at = at, .b = open_batch_of(m, &(vb_batch_options){.session = {.context = 40, .threads = 1}})};
+        struct pauser p = {.at = at,
+                           .b = open_batch_of(m, &(vb_batch_options){.session = {.context = 40, .threads = 1}})};
         vb_generate_options g = {.max_tokens = 5, .ignore_eos = 1, .callback = pause_itself, .context = &p};
         size_t left;
         OK(vb_batch_add(p.b, &(vb_request){.tokens = (int32_t[]){5, 6, 7}, .count = 3, .options = g}, NULL, &err));
@@ -258,7 +268,7 @@ TEST(a_callback_may_pause_its_request_also_at_the_last_token)
     vb_model_close(m);
 }
 
-/* ---- tokens that stop a run ---------------------------------------------------------------------------------------- */
+/* ---- tokens that stop a run -------------------------------------------------------------------------------------- */
 
 TEST(stop_tokens_end_runs_wherever_drafts_stand)
 {
@@ -271,7 +281,8 @@ TEST(stop_tokens_end_runs_wherever_drafts_stand)
         int32_t stops[2];
         for (size_t i = 0; i < COUNT(methods); i++) {
             jobs[i] = (struct job){.options = {.max_tokens = 40, .ignore_eos = round % 2},
-                                   .drafting = {.method = methods[i], .tokens = 1 + (int)random_below(&seed, 6), .model = m}};
+                                   .drafting = {.method = methods[i], .tokens = 1 + (int)random_below(&seed, 6),
+                                                .model = m}};
             job_prompt(&jobs[i], (int32_t[]){5, 6, 7 + round}, 3);
             alone[i] = jobs[i];
             if (i == 0) { /* where the run would end: at a token that it has said before, or not */
@@ -291,8 +302,10 @@ TEST(stop_tokens_end_runs_wherever_drafts_stand)
             alone[i].options = jobs[i].options;
             run_job_alone(m, &alone[i], &o.session);
             check_job(methods[i], &jobs[i], &alone[i]);
-            if (jobs[i].total != end + 1 || jobs[i].result.finish != VB_FINISH_STOP || jobs[i].tokens[end] != alone[0].tokens[end])
-                fail_msg("round %d, %s: %zu tokens, finish %d; token %zu stops", round, methods[i], jobs[i].total, (int)jobs[i].result.finish, end);
+            if (jobs[i].total != end + 1 || jobs[i].result.finish != VB_FINISH_STOP ||
+                jobs[i].tokens[end] != alone[0].tokens[end])
+                fail_msg("round %d, %s: %zu tokens, finish %d; token %zu stops", round, methods[i], jobs[i].total,
+                         (int)jobs[i].result.finish, end);
         }
         vb_batch_close(b);
     }
@@ -309,7 +322,8 @@ TEST(a_stop_token_is_no_part_of_the_text)
     static const char *const never[] = {"\x01never\x01"};
     OK(vb_tokenizer_open(&t, "golden/tale", NULL, &err));
     for (int k = 0; k < 8; k++) {
-        vb_session_options o = {.context = 80, .threads = 1, .drafting = {.method = mtp_method((size_t)k), .tokens = k}};
+        vb_session_options o = {.context = 80, .threads = 1,
+                                .drafting = {.method = mtp_method((size_t)k), .tokens = k}};
         vb_session *s = open_session(m, &o, (int32_t[]){10, 20, 30}, 3);
         vb_generate_options g = {.max_tokens = 30, .ignore_eos = 1, .tokenizer = t, .stop = never, .stop_count = 1};
         vb_result r;
@@ -335,7 +349,7 @@ TEST(a_stop_token_is_no_part_of_the_text)
     vb_model_close(m);
 }
 
-/* ---- a mask that fails --------------------------------------------------------------------------------------------- */
+/* ---- a mask that fails ------------------------------------------------------------------------------------------- */
 
 struct failing {
     size_t at; /* tokens of the timeline with which it fails */
@@ -356,7 +370,8 @@ TEST(the_code_of_a_mask_is_the_runs_error_and_the_session_goes_on)
     vb_model *m = open_tiny("v3-mtp3");
     for (int k = 0; k < 24; k++) {
         struct failing f = {.at = SIZE_MAX, .code = k % 2 ? VB_IO : -77};
-        vb_session_options o = {.context = 80, .threads = 1, .drafting = {.method = mtp_method((size_t)k / 2), .tokens = k / 4},
+        vb_session_options o = {.context = 80, .threads = 1,
+                                .drafting = {.method = mtp_method((size_t)k / 2), .tokens = k / 4},
                                 .sampling = {.temperature = 0.7f, .seed = 3, .mask = failing_mask, .mask_context = &f,
                                              .acceptance = acceptances[k / 8 % 2]}};
         vb_session *s = open_session(m, &o, (int32_t[]){5, 6, 7}, 3);
@@ -386,7 +401,8 @@ TEST(a_mask_that_fails_for_a_draft_fails_what_asked_for_it)
     vb_model *m = open_tiny("v3-mtp3");
     struct failing f = {.at = 5, .code = VB_IO};
     vb_session_options o = {.context = 80, .threads = 1, .drafting = {.method = "mtp-eagle", .tokens = 3},
-                            .sampling = {.temperature = 0.7f, .seed = 3, .mask = failing_mask, .mask_context = &f, .acceptance = "rejection"}};
+                            .sampling = {.temperature = 0.7f, .seed = 3, .mask = failing_mask, .mask_context = &f,
+                                         .acceptance = "rejection"}};
     vb_session *s = open_session(m, &o, (int32_t[]){5, 6, 7}, 3);
     int32_t next, drafts[VB_MAX_DRAFT], count;
     static struct record r;
@@ -406,8 +422,10 @@ TEST(a_mask_that_failed_for_a_pass_that_was_given_up_is_forgotten)
     vb_model *m = open_tiny("v3-mtp3");
     struct failing f = {.at = 5, .code = VB_IO};
     int stop = 0;
-    vb_session_options o = {.context = 80, .threads = 1, .drafting = {.method = "mtp-eagle", .tokens = 3}, .stop = as_told, .stop_context = &stop,
-                            .sampling = {.temperature = 0.7f, .seed = 3, .mask = failing_mask, .mask_context = &f, .acceptance = "rejection"}};
+    vb_session_options o = {.context = 80, .threads = 1, .drafting = {.method = "mtp-eagle", .tokens = 3},
+                            .stop = as_told, .stop_context = &stop,
+                            .sampling = {.temperature = 0.7f, .seed = 3, .mask = failing_mask, .mask_context = &f,
+                                         .acceptance = "rejection"}};
     vb_session *s = open_session(m, &o, (int32_t[]){5, 6, 7}, 3);
     vb_generate_options g = {.max_tokens = 10, .ignore_eos = 1};
     static struct record r;
@@ -429,7 +447,8 @@ TEST(a_mask_that_fails_ends_its_request_and_no_other)
     vb_batch_options o = {.session = {.context = 40, .threads = 1}, .keep_finished = 2};
     vb_batch *b = open_batch_of(m, &o);
     for (int32_t i = 0; i < 4; i++) {
-        jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1}, .drafting = {.method = mtp_method((size_t)i), .tokens = 2}};
+        jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1},
+                               .drafting = {.method = mtp_method((size_t)i), .tokens = 2}};
         job_prompt(&jobs[i], (int32_t[]){5, 6, 7, 8 + i % 2}, 4);
         alone[i] = jobs[i];
         run_job_alone(m, &alone[i], &o.session);
@@ -449,26 +468,28 @@ TEST(a_mask_that_fails_ends_its_request_and_no_other)
     vb_model_close(m);
 }
 
-/* ---- passes that are given up -------------------------------------------------------------------------------------- */
+/* ---- passes that are given up ------------------------------------------------------------------------------------ */
 
 static int now_and_then(void *context) { return random_below(context, 7) == 0; }
 
 TEST(a_pass_that_is_given_up_ends_no_request_and_changes_no_bit)
 {
-    static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+    static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram",
+                                          "draft-model"};
     static const char *const leading[] = {"mtp-eagle", "mtp-vanilla", "ngram", "draft-model"};
     vb_model *m = open_tiny("v3-mtp3");
     size_t given_up = 0;
     uint64_t seed = 11;
     for (int round = 0; round < 24; round++) {
-        vb_batch_options o = {.session = {.context = 60, .threads = 1, .prefill_chunk = 1 + (int)random_below(&seed, 9), .stop = now_and_then,
-                                          .stop_context = &seed, .poison_cut_rows = 1},
-                              .max_sequences = 1 + (int)random_below(&seed, 8), .cache_tokens = 76 + (int)random_below(&seed, 200),
-                              .keep_finished = round % 3};
+        vb_batch_options o = {.session = {.context = 60, .threads = 1, .prefill_chunk = 1 + (int)random_below(&seed, 9),
+                                          .stop = now_and_then, .stop_context = &seed, .poison_cut_rows = 1},
+                              .max_sequences = 1 + (int)random_below(&seed, 8),
+                              .cache_tokens = 76 + (int)random_below(&seed, 200), .keep_finished = round % 3};
         vb_batch *b = open_batch_of(m, &o);
         for (size_t i = 0; i < JOBS; i++) {
             jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1}, .tells = i % 3 == 0,
-                                   .drafting = {.method = methods[(i + (size_t)round) % COUNT(methods)], .tokens = 3, .model = m},
+                                   .drafting = {.method = methods[(i + (size_t)round) % COUNT(methods)], .tokens = 3,
+                                                .model = m},
                                    .sampling = {.temperature = 0.8f, .seed = 5 + i}};
             if (i % 2) {
                 jobs[i].sampling.acceptance = "rejection";

@@ -1,6 +1,6 @@
-/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt, expanded.txt with prefill expanded, and cache-TYPE.txt with another
- * cache type: the same bits on this machine, whatever the instruction set, the threads, the prefill chunk and the draft method. These goldens are the
- * engine's own and change only on purpose.
+/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt, expanded.txt with prefill expanded, and cache-TYPE.txt with
+ * another cache type: the same bits on this machine, whatever the instruction set, the threads, the prefill chunk and
+ * the draft method. These goldens are the engine's own and change only on purpose.
  *
  *     test_bits            of every line with every instruction set two settings, as said below
  *     test_bits --all      every setting
@@ -64,13 +64,15 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
         fail_msg("%s: %s", g->model, err.message);
     vb_session_close(s);
     if (r.fingerprint != g->fingerprint)
-        fail_msg("%s, %s, prefill %s, cache type %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
-                 ", golden %016" PRIx64, g->model, g->precision, prefill ? prefill : "contract", cache_type ? cache_type : "f32", g->n, (double)g->temperature,
-                 o.drafting.method ? o.drafting.method : "none", o.drafting.tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
+        fail_msg("%s, %s, prefill %s, cache type %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: "
+                 "fingerprint %016" PRIx64 ", golden %016" PRIx64,
+                 g->model, g->precision, prefill ? prefill : "contract", cache_type ? cache_type : "f32", g->n,
+                 (double)g->temperature, o.drafting.method ? o.drafting.method : "none", o.drafting.tokens, o.isa,
+                 o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
 }
 
-/* Of every line with every instruction set two of these, another two with the next: all of them many times over the file. With
- * the scalar kernels, which are slow, one. */
+/* Of every line with every instruction set two of these, another two with the next: all of them many times over the
+ * file. With the scalar kernels, which are slow, one. */
 static const vb_session_options settings[] = {
     {.threads = 1},
     {.exact_threads = 1, .threads = 2, .drafting.method = "mtp-vanilla", .drafting.tokens = 3},

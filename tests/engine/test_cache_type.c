@@ -1,6 +1,6 @@
-/* tests/engine/test_cache_type.c -- the option cache_type: taps report the rounded rows, session files name the type, and the
- * caches of EAGLE heads are not rounded. tests/ops/checkops_attention.c checks the arithmetic; test_properties.c and
- * test_session_save.c check that nothing else reaches a bit. Runs in the repository's root. */
+/* tests/engine/test_cache_type.c -- the option cache_type: taps report the rounded rows, session files name the type,
+ * and the caches of EAGLE heads are not rounded. tests/ops/checkops_attention.c checks the arithmetic;
+ * test_properties.c and test_session_save.c check that nothing else reaches a bit. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/draft/mtp.h"
@@ -44,7 +44,8 @@ static void look(void *context, const vb_tap *tap)
         const float *data = (const float *)tap->data + r * tap->stride;
         float row[256];
         assert_int_equal(tap->inner, rope ? t->rope : t->latent);
-        kv_row_read(&cache->pool->layout, row, kvcache_row(cache, tap->depth < 0 ? (size_t)tap->layer : 0, tap->row[r].slot));
+        kv_row_read(&cache->pool->layout, row,
+                    kvcache_row(cache, tap->depth < 0 ? (size_t)tap->layer : 0, tap->row[r].slot));
         assert_memory_equal(data, row + (rope ? t->latent : 0), tap->inner * sizeof *data);
         t->rows[tap->depth >= 0]++;
         for (size_t i = 0; rope && i < t->rope; i++)
@@ -59,7 +60,8 @@ TEST(taps_report_the_rows_that_the_cache_holds)
         vb_model *m = open_cached(types[i].dir, types[i].type);
         struct told t = {.latent = m->config.dims.c, .rope = m->config.dims.r};
         int32_t prompt[TOKENS];
-        vb_session_options o = {.context = 2 * TOKENS, .threads = 1, .tap = look, .tap_context = &t, .drafting.method = "mtp-eagle", .drafting.tokens = 2};
+        vb_session_options o = {.context = 2 * TOKENS, .threads = 1, .tap = look, .tap_context = &t,
+                                .drafting.method = "mtp-eagle", .drafting.tokens = 2};
         random_tokens(m, i, prompt, TOKENS);
         vb_session *s = open_session(m, &o, prompt, TOKENS);
         t.session = s;
@@ -101,7 +103,8 @@ TEST(a_session_file_is_of_one_cache_type)
     snprintf(file, sizeof file, "%s/session", dir);
     for (size_t i = 0; i < COUNT(types); i++) {
         vb_model *m = open_cached(types[i].dir, types[i].type);
-        vb_session_options o = {.context = 2 * TOKENS, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 2};
+        vb_session_options o = {.context = 2 * TOKENS, .threads = 1, .drafting.method = "mtp-eagle",
+                                .drafting.tokens = 2};
         vb_session_info info;
         vb_session *s;
         save_one(m, file, &want);
@@ -150,7 +153,8 @@ TEST(each_cache_type_has_bits_and_a_fingerprint_of_its_own)
             bytes[k] = model_cache_bytes(&m->config, m->config.cache_type);
             vb_model_close(m);
         }
-        assert_true(r[0].result.fingerprint != r[1].result.fingerprint && fingerprint[0] != fingerprint[1] && bytes[1] < bytes[0]);
+        assert_true(r[0].result.fingerprint != r[1].result.fingerprint && fingerprint[0] != fingerprint[1] &&
+                    bytes[1] < bytes[0]);
     }
 }
 
@@ -159,7 +163,8 @@ TEST(caches_of_eagle_heads_are_f32_and_drafts_change_nothing)
     static struct record plain, drafted;
     vb_model *m = open_cached("golden/tiny/v3", "bf16");
     int32_t prompt[TOKENS];
-    vb_session_options o = {.context = 2 * TOKENS, .threads = 1, .drafting = {.method = "eagle3", .head = "golden/eagle/eagle3-v3", .tokens = 3}};
+    vb_session_options o = {.context = 2 * TOKENS, .threads = 1,
+                            .drafting = {.method = "eagle3", .head = "golden/eagle/eagle3-v3", .tokens = 3}};
     random_tokens(m, 3, prompt, TOKENS);
     run_plain(m, NULL, prompt, TOKENS, 30, &plain);
     vb_session *s = open_session(m, &o, prompt, TOKENS);

@@ -1,5 +1,5 @@
-/* tests/engine/test_checkpoint.c -- safetensors headers, right and hostile, and the opening of whole checkpoints. Every complaint
- * is compared word for word. Runs in the repository's root. */
+/* tests/engine/test_checkpoint.c -- safetensors headers, right and hostile, and the opening of whole checkpoints. Every
+ * complaint is compared word for word. Runs in the repository's root. */
 #include "engine/files/checkpoint.h"
 
 #include <setjmp.h>
@@ -17,18 +17,18 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define SINGLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
-#define LONG_NAME                                                                                                       \
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"              \
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"              \
+#define LONG_NAME \
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" \
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" \
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 static const float numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* one tensor in JSON */
-#define T(name, dtype, shape, begin, end)                                                                                \
+#define T(name, dtype, shape, begin, end) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
-/* ---- the header --------------------------------------------------------------------------------------------------- */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 struct seen {
     struct safetensors_entry entries[16];
@@ -117,15 +117,19 @@ TEST(a_hostile_header_is_told_and_does_no_harm)
         {"{\"a\xff\":{}}", 0, VB_BAD_CHECKPOINT, "f: it is not UTF-8"},
         {"{\"a\":7}", 0, VB_BAD_CHECKPOINT, "f: a: its entry is 7, wanted an object"},
         {"{\"a\":{}}", 0, VB_BAD_CHECKPOINT, "f: a: dtype is missing, wanted a name such as BF16"},
-        {"{" T("a", "f32\\n", "[1]", 0, 4) "}", 4, VB_BAD_CHECKPOINT, "f: a: dtype is \"f32\\n\", wanted a name such as BF16"},
-        {"{" T("a", "F\x7f", "[1]", 0, 4) "}", 4, VB_BAD_CHECKPOINT, "f: a: dtype is \"F?\", wanted a name such as BF16"},
+        {"{" T("a", "f32\\n", "[1]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
+         "f: a: dtype is \"f32\\n\", wanted a name such as BF16"},
+        {"{" T("a", "F\x7f", "[1]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
+         "f: a: dtype is \"F?\", wanted a name such as BF16"},
         {"{" T("a", "ABCDEFGHIJKLMNOP", "[1]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
          "f: a: dtype is \"ABCDEFGHIJKLMNOP\", wanted a name such as BF16"},
-        {"{" T("a", "F32", "4", 0, 4) "}", 4, VB_BAD_CHECKPOINT, "f: a: shape is 4, wanted a list of up to four numbers"},
+        {"{" T("a", "F32", "4", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
+         "f: a: shape is 4, wanted a list of up to four numbers"},
         {"{" T("a", "F32", "[1,1,1,1,1]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
          "f: a: shape is [1,1,1,1,1], wanted a list of up to four numbers"},
         {"{" T("a", "F32", "[-1]", 0, 4) "}", 4, VB_BAD_CHECKPOINT, "f: a: shape is [-1], wanted whole numbers from 0"},
-        {"{" T("a", "F32", "[1.0]", 0, 4) "}", 4, VB_BAD_CHECKPOINT, "f: a: shape is [1.0], wanted whole numbers from 0"},
+        {"{" T("a", "F32", "[1.0]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
+         "f: a: shape is [1.0], wanted whole numbers from 0"},
         {"{" T("a", "F32", "[4294967296,4294967296]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
          "f: a: shape is [4294967296,4294967296], wanted a product that 64 bits hold"},
         {"{" T("a", "F32", "[9223372036854775807]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
@@ -133,8 +137,10 @@ TEST(a_hostile_header_is_told_and_does_no_harm)
         {"{" T("a", "F32", "[99999999999999999999]", 0, 4) "}", 4, VB_BAD_CHECKPOINT,
          "f: a: shape is [9.9999999999999984e19], wanted whole numbers from 0"},
         {"{" T("a", "F32", "[1]", 4, 0) "}", 4, VB_BAD_CHECKPOINT, "f: a: data_offsets is [4,0], wanted [begin, end]"},
-        {"{" T("a", "F32", "[1]", -4, 0) "}", 4, VB_BAD_CHECKPOINT, "f: a: data_offsets is [-4,0], wanted [begin, end]"},
-        {"{" T("a", "F32", "[1]", 0, 4.0) "}", 4, VB_BAD_CHECKPOINT, "f: a: data_offsets is [0,4.0], wanted [begin, end]"},
+        {"{" T("a", "F32", "[1]", -4, 0) "}", 4, VB_BAD_CHECKPOINT,
+         "f: a: data_offsets is [-4,0], wanted [begin, end]"},
+        {"{" T("a", "F32", "[1]", 0, 4.0) "}", 4, VB_BAD_CHECKPOINT,
+         "f: a: data_offsets is [0,4.0], wanted [begin, end]"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, VB_BAD_CHECKPOINT,
          "f: a: data_offsets is missing, wanted [begin, end]"},
         {"{" T("a", "F32", "[2]", 0, 8) "}", 4, VB_BAD_CHECKPOINT,
@@ -161,7 +167,8 @@ TEST(a_hostile_header_is_told_and_does_no_harm)
 
 TEST(a_length_that_does_not_fit_the_file_is_told)
 {
-    static const unsigned char lengths[][8] = {{3}, {255, 255, 255, 255, 255, 255, 255, 255}, {0, 0, 0, 0, 0, 0, 0, 128}};
+    static const unsigned char lengths[][8] = {{3}, {255, 255, 255, 255, 255, 255, 255, 255},
+                                               {0, 0, 0, 0, 0, 0, 0, 128}};
     unsigned char bytes[10] = {0};
     struct seen s = {.count = 0};
     vb_error err;
@@ -183,7 +190,7 @@ TEST(a_length_that_does_not_fit_the_file_is_told)
     free(deep);
 }
 
-/* ---- whole checkpoints --------------------------------------------------------------------------------------------- */
+/* ---- whole checkpoints ------------------------------------------------------------------------------------------- */
 
 static const char header_ab[] = "{" T("a", "F32", "[2]", 0, 8) "," T("b", "F32", "[1,2]", 8, 16) "}";
 static const char header_c[] = "{" T("c", "F32", "[3]", 0, 12) "}";
@@ -259,11 +266,15 @@ TEST(an_index_and_its_shards_must_agree)
         {"[]", INDEX ": weight_map is missing, wanted an object of tensor and file names"},
         {"{\"weight_map\":{}}", INDEX ": weight_map is {}, wanted an object of tensor and file names"},
         {"{\"weight_map\":{\"a\":1}}", INDEX ": weight_map has 1 as a file, wanted the plain name of a shard"},
-        {"{\"weight_map\":{\"a\":\"../x\"}}", INDEX ": weight_map has \"../x\" as a file, wanted the plain name of a shard"},
-        {"{\"weight_map\":{\"a\":\"/x\"}}", INDEX ": weight_map has \"/x\" as a file, wanted the plain name of a shard"},
-        {"{\"weight_map\":{\"a\":\"..\"}}", INDEX ": weight_map has \"..\" as a file, wanted the plain name of a shard"},
+        {"{\"weight_map\":{\"a\":\"../x\"}}",
+         INDEX ": weight_map has \"../x\" as a file, wanted the plain name of a shard"},
+        {"{\"weight_map\":{\"a\":\"/x\"}}",
+         INDEX ": weight_map has \"/x\" as a file, wanted the plain name of a shard"},
+        {"{\"weight_map\":{\"a\":\"..\"}}",
+         INDEX ": weight_map has \"..\" as a file, wanted the plain name of a shard"},
         {"{\"weight_map\":{\"a\":\"\"}}", INDEX ": weight_map has \"\" as a file, wanted the plain name of a shard"},
-        {"{\"weight_map\":{\"a\":\"x\\ty\"}}", INDEX ": weight_map has \"x\\ty\" as a file, wanted the plain name of a shard"},
+        {"{\"weight_map\":{\"a\":\"x\\ty\"}}",
+         INDEX ": weight_map has \"x\\ty\" as a file, wanted the plain name of a shard"},
         {"{\"weight_map\":{\"a\":\"x-1.safetensors\"}}", "x-1.safetensors: b is not listed in " INDEX},
         {"{\"weight_map\":{\"a\":\"x-1.safetensors\",\"b\":\"x-2.safetensors\",\"c\":\"x-2.safetensors\"}}",
          "x-1.safetensors: b is here, " INDEX " says it is in x-2.safetensors"},
@@ -291,20 +302,23 @@ TEST(what_is_missing_or_cut_short_is_told)
     assert_int_equal(unlink(path), 0);
     expect(dir, VB_IO, "%s: No such file or directory", path);
     write_safetensors(dir, "x-2.safetensors", header_c, numbers, 11);
-    expect(dir, VB_BAD_CHECKPOINT, "x-2.safetensors: c ends at byte 12 of the data, the file holds 11: it was cut short");
+    expect(dir, VB_BAD_CHECKPOINT,
+           "x-2.safetensors: c ends at byte 12 of the data, the file holds 11: it was cut short");
     write_text(dir, "x-2.safetensors", "1234567");
     expect(dir, VB_BAD_CHECKPOINT, "x-2.safetensors: 7 bytes are no safetensors file");
     write_text(dir, "x-2.safetensors", "");
     expect(dir, VB_BAD_CHECKPOINT, "x-2.safetensors: 0 bytes are no safetensors file");
     write_text(dir, "x-2.safetensors", "<html>Not found</html>");
-    expect(dir, VB_BAD_CHECKPOINT, "x-2.safetensors: its header of 8020416621807167548 bytes does not fit a file of 22: it was "
+    expect(dir, VB_BAD_CHECKPOINT,
+           "x-2.safetensors: its header of 8020416621807167548 bytes does not fit a file of 22: it was "
            "cut short, or is no safetensors file");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
     expect(dir, VB_IO, "%s: not a regular file", path);
     assert_int_equal(rmdir(path), 0);
     write_safetensors(dir, "x-2.safetensors", header_ab, numbers, 16);
-    write_text(dir, INDEX, "{\"weight_map\":{\"a\":\"x-1.safetensors\",\"b\":\"x-1.safetensors\",\"z\":\"x-2.safetensors\"}}");
+    write_text(dir, INDEX,
+               "{\"weight_map\":{\"a\":\"x-1.safetensors\",\"b\":\"x-1.safetensors\",\"z\":\"x-2.safetensors\"}}");
     expect(dir, VB_BAD_CHECKPOINT, "x-2.safetensors: a is here, " INDEX " says it is in x-1.safetensors");
     remove_dir(dir);
     expect(dir, VB_IO, "%s: No such file or directory", dir);

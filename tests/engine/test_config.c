@@ -1,4 +1,5 @@
-/* tests/engine/test_config.c -- what config.json means: every key, the class defaults, and every refusal by its message. */
+/* tests/engine/test_config.c -- what config.json means: every key, the class defaults, and every refusal by its
+ * message. */
 #include "engine/model/config.h"
 #include "simd/kernels.h"
 
@@ -19,17 +20,17 @@
 
 /* a complete file; each test changes one thing */
 static const char base[] =
-    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\",\"vocab_size\":160,\"hidden_size\":64,"
-    "\"num_hidden_layers\":3,\"num_nextn_predict_layers\":1,\"max_position_embeddings\":1280,\"rms_norm_eps\":1e-6,"
-    "\"tie_word_embeddings\":false,\"num_attention_heads\":4,\"num_key_value_heads\":4,\"q_lora_rank\":40,\"kv_lora_rank\":48,"
-    "\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"v_head_dim\":24,\"rope_theta\":10000,\"rope_scaling\":{"
-    "\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":32,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1.0,"
-    "\"mscale_all_dim\":1.0},\"intermediate_size\":192,\"moe_intermediate_size\":16,\"n_routed_experts\":12,"
-    "\"n_shared_experts\":1,\"num_experts_per_tok\":3,\"n_group\":4,\"topk_group\":2,\"first_k_dense_replace\":1,"
-    "\"moe_layer_freq\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\","
-    "\"topk_method\":\"noaux_tc\",\"attention_bias\":false,\"hidden_act\":\"silu\",\"bos_token_id\":0,\"eos_token_id\":1,"
-    "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"activation_scheme\":\"dynamic\","
-    "\"weight_block_size\":[128,128]}}";
+    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\",\"vocab_size\":160,"
+    "\"hidden_size\":64,\"num_hidden_layers\":3,\"num_nextn_predict_layers\":1,\"max_position_embeddings\":1280,"
+    "\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":false,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
+    "\"q_lora_rank\":40,\"kv_lora_rank\":48,\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"v_head_dim\":24,"
+    "\"rope_theta\":10000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":32,"
+    "\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1.0,\"mscale_all_dim\":1.0},\"intermediate_size\":192,"
+    "\"moe_intermediate_size\":16,\"n_routed_experts\":12,\"n_shared_experts\":1,\"num_experts_per_tok\":3,"
+    "\"n_group\":4,\"topk_group\":2,\"first_k_dense_replace\":1,\"moe_layer_freq\":1,\"norm_topk_prob\":true,"
+    "\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"attention_bias\":false,"
+    "\"hidden_act\":\"silu\",\"bos_token_id\":0,\"eos_token_id\":1,\"quantization_config\":{\"quant_method\":\"fp8\","
+    "\"fmt\":\"e4m3\",\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128]}}";
 
 static int parse(struct config *c, const char *json, vb_error *err)
 {
@@ -93,7 +94,7 @@ static struct config with(const char *path, const char *value)
     return c;
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 TEST(every_key_is_read_into_its_field)
 {
@@ -105,19 +106,45 @@ TEST(every_key_is_read_into_its_field)
     const struct {
         int has, wants;
     } v[] = {
-        {c.vocab_size, 160}, {c.hidden_size, 64}, {c.num_hidden_layers, 3}, {c.num_nextn_predict_layers, 1},
-        {c.max_position_embeddings, 1280}, {c.tie_word_embeddings, 0}, {c.num_attention_heads, 4}, {c.q_lora_rank, 40},
-        {c.kv_lora_rank, 48}, {c.qk_nope_head_dim, 32}, {c.qk_rope_head_dim, 16}, {c.v_head_dim, 24}, {c.rope_interleave, 1},
-        {c.rope_yarn, 1}, {c.rope_original_max_position_embeddings, 32}, {c.intermediate_size, 192},
-        {c.moe_intermediate_size, 16}, {c.n_routed_experts, 12}, {c.n_shared_experts, 1}, {c.num_experts_per_tok, 3},
-        {c.n_group, 4}, {c.topk_group, 2}, {c.first_k_dense_replace, 1}, {c.moe_layer_freq, 1}, {c.norm_topk_prob, 1},
-        {(int)c.scoring_func, SCORING_SIGMOID}, {(int)c.topk_method, TOPK_NOAUX_TC}, {c.fp8, 1}, {c.fp8_block_rows, 128},
-        {c.fp8_block_cols, 128}, {c.bos_token_id, 0}, {c.num_eos, 1}, {c.eos_token_ids[0], 1},
+        {c.vocab_size, 160},
+        {c.hidden_size, 64},
+        {c.num_hidden_layers, 3},
+        {c.num_nextn_predict_layers, 1},
+        {c.max_position_embeddings, 1280},
+        {c.tie_word_embeddings, 0},
+        {c.num_attention_heads, 4},
+        {c.q_lora_rank, 40},
+        {c.kv_lora_rank, 48},
+        {c.qk_nope_head_dim, 32},
+        {c.qk_rope_head_dim, 16},
+        {c.v_head_dim, 24},
+        {c.rope_interleave, 1},
+        {c.rope_yarn, 1},
+        {c.rope_original_max_position_embeddings, 32},
+        {c.intermediate_size, 192},
+        {c.moe_intermediate_size, 16},
+        {c.n_routed_experts, 12},
+        {c.n_shared_experts, 1},
+        {c.num_experts_per_tok, 3},
+        {c.n_group, 4},
+        {c.topk_group, 2},
+        {c.first_k_dense_replace, 1},
+        {c.moe_layer_freq, 1},
+        {c.norm_topk_prob, 1},
+        {(int)c.scoring_func, SCORING_SIGMOID},
+        {(int)c.topk_method, TOPK_NOAUX_TC},
+        {c.fp8, 1},
+        {c.fp8_block_rows, 128},
+        {c.fp8_block_cols, 128},
+        {c.bos_token_id, 0},
+        {c.num_eos, 1},
+        {c.eos_token_ids[0], 1},
     };
     for (size_t i = 0; i < COUNT(v); i++)
         if (v[i].has != v[i].wants)
             fail_msg("value %zu of the list is %d, wanted %d", i, v[i].has, v[i].wants);
-    assert_true(c.rms_norm_eps == 1e-6 && c.latent_eps == 1e-6 && c.rope_theta == 10000 && c.routed_scaling_factor == 2.5);
+    assert_true(c.rms_norm_eps == 1e-6 && c.latent_eps == 1e-6 && c.rope_theta == 10000 &&
+                c.routed_scaling_factor == 2.5);
     assert_true(c.rope_factor == 40 && c.rope_beta_fast == 32 && c.rope_beta_slow == 1 && c.rope_mscale == 1);
     assert_true(c.rope_mscale_all_dim == 1);
 }
@@ -127,21 +154,22 @@ TEST(what_the_file_does_not_say_is_the_default_of_its_class)
 {
     static const struct {
         const char *json;
-        int V, d, layers, mtp, positions, H, q, n, v, i, moe, E, shared, chosen, groups, chosen_groups, dense, norm, bos, eos;
+        int V, d, layers, mtp, positions, H, q, n, v, i, moe, E, shared, chosen, groups, chosen_groups, dense, norm,
+            bos, eos;
         double factor, eps;
         enum scoring_func scoring;
         enum topk_method method;
     } classes[] = {
-        {"{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"num_experts_per_tok\":6}", 102400, 4096, 32, 0, 2048, 32, 1536, 128,
-         128, 11008, 1407, 64, 2, 6, 1, 1, 0, 0, 1, 2, 1.0, 1e-6, SCORING_SOFTMAX, TOPK_GREEDY},
-        {"{\"architectures\":[\"DeepseekV3ForCausalLM\"]}", 129280, 7168, 61, 1, 4096, 128, 1536, 128, 128, 18432, 2048, 256, 1,
-         8, 8, 4, 3, 1, 0, 1, 2.5, 1e-6, SCORING_SIGMOID, TOPK_NOAUX_TC},
-        {"{\"model_type\":\"glm4_moe_lite\"}", 154880, 2048, 47, 0, 202752, 20, 768, 192, 256, 10240, 1536, 64, 1, 4, 1, 1, 1,
-         1, 0, 1, 1.8, 1e-5, SCORING_SIGMOID, TOPK_NOAUX_TC},
-        {"{\"architectures\":[\"DeepseekV32ForCausalLM\"]}", 129280, 7168, 61, 1, 163840, 128, 1536, 128, 128, 18432, 2048, 256, 1,
-         8, 8, 4, 3, 1, 0, 1, 2.5, 1e-6, SCORING_SIGMOID, TOPK_NOAUX_TC},
-        {"{\"model_type\":\"glm_moe_dsa\"}", 154880, 6144, 78, 1, 202752, 64, 2048, 192, 256, 12288, 2048, 256, 1, 8, 1, 1, 3,
-         1, 0, 1, 2.5, 1e-5, SCORING_SIGMOID, TOPK_NOAUX_TC},
+        {"{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"num_experts_per_tok\":6}", 102400, 4096, 32, 0, 2048, 32,
+         1536, 128, 128, 11008, 1407, 64, 2, 6, 1, 1, 0, 0, 1, 2, 1.0, 1e-6, SCORING_SOFTMAX, TOPK_GREEDY},
+        {"{\"architectures\":[\"DeepseekV3ForCausalLM\"]}", 129280, 7168, 61, 1, 4096, 128, 1536, 128, 128, 18432, 2048,
+         256, 1, 8, 8, 4, 3, 1, 0, 1, 2.5, 1e-6, SCORING_SIGMOID, TOPK_NOAUX_TC},
+        {"{\"model_type\":\"glm4_moe_lite\"}", 154880, 2048, 47, 0, 202752, 20, 768, 192, 256, 10240, 1536, 64, 1, 4, 1,
+         1, 1, 1, 0, 1, 1.8, 1e-5, SCORING_SIGMOID, TOPK_NOAUX_TC},
+        {"{\"architectures\":[\"DeepseekV32ForCausalLM\"]}", 129280, 7168, 61, 1, 163840, 128, 1536, 128, 128, 18432,
+         2048, 256, 1, 8, 8, 4, 3, 1, 0, 1, 2.5, 1e-6, SCORING_SIGMOID, TOPK_NOAUX_TC},
+        {"{\"model_type\":\"glm_moe_dsa\"}", 154880, 6144, 78, 1, 202752, 64, 2048, 192, 256, 12288, 2048, 256, 1, 8, 1,
+         1, 3, 1, 0, 1, 2.5, 1e-5, SCORING_SIGMOID, TOPK_NOAUX_TC},
     };
     for (size_t k = 0; k < COUNT(classes); k++) {
         struct config c;
@@ -220,25 +248,30 @@ TEST(rope_is_read_from_the_old_key_and_the_new_one)
     char *text = changed("rope_scaling", NULL);
     json_t *root = json_loads(text, 0, NULL);
     json_object_del(root, "rope_theta");
-    json_object_set_new(root, "rope_parameters", json_loads("{\"rope_type\":\"yarn\",\"rope_theta\":50000.0,\"factor\":64.0,"
-                        "\"original_max_position_embeddings\":4096,\"beta_fast\":null,\"truncate\":true,"
-                        "\"attention_factor\":null,\"partial_rotary_factor\":1.0}", 0, NULL));
+    json_object_set_new(root, "rope_parameters",
+                        json_loads("{\"rope_type\":\"yarn\",\"rope_theta\":50000.0,\"factor\":64.0,"
+                                   "\"original_max_position_embeddings\":4096,\"beta_fast\":null,\"truncate\":true,"
+                                   "\"attention_factor\":null,\"partial_rotary_factor\":1.0}",
+                                   0, NULL));
     char *newer = json_dumps(root, 0);
     vb_error err;
     if (parse(&c, newer, &err))
         fail_msg("%s", err.message);
-    assert_true(c.rope_yarn && c.rope_theta == 50000 && c.rope_factor == 64 && c.rope_beta_fast == 32 && c.rope_beta_slow == 1);
+    assert_true(c.rope_yarn && c.rope_theta == 50000 && c.rope_factor == 64 && c.rope_beta_fast == 32 &&
+                c.rope_beta_slow == 1);
     assert_true(c.rope_mscale == 1 && c.rope_mscale_all_dim == 0 && c.rope_original_max_position_embeddings == 4096);
     free(newer);
 
     json_object_set_new(root, "rope_theta", json_integer(10000));
     newer = json_dumps(root, 0);
-    expect(newer, VB_BAD_CHECKPOINT, "config.json: rope_parameters.rope_theta is 50000.0, wanted what rope_theta says outside");
+    expect(newer, VB_BAD_CHECKPOINT,
+           "config.json: rope_parameters.rope_theta is 50000.0, wanted what rope_theta says outside");
     free(newer);
     json_decref(root);
     free(text);
     assert_int_equal(with("rope_interleave", "false").rope_interleave, 0);
-    assert_int_equal(with("rope_scaling.original_max_position_embeddings", NULL).rope_original_max_position_embeddings, 1280);
+    assert_int_equal(with("rope_scaling.original_max_position_embeddings", NULL).rope_original_max_position_embeddings,
+                     1280);
 }
 
 TEST(the_scale_of_attention_has_m_squared_under_yarn)
@@ -278,15 +311,16 @@ TEST(layers_are_dense_first_and_then_sparse)
     json_decref(root);
     free(text);
     expect_change("mlp_layer_types", "[\"dense\",\"dense\",\"sparse\"]", VB_BAD_CHECKPOINT,
-                  "config.json: mlp_layer_types is [\"dense\",\"dense\",\"sparse\"], wanted what first_k_dense_replace and "
-                  "moe_layer_freq say");
+                  "config.json: mlp_layer_types is [\"dense\",\"dense\",\"sparse\"], wanted what first_k_dense_replace "
+                  "and moe_layer_freq say");
     expect_change("mlp_layer_types", "[\"dense\",\"sparse\",\"dense\"]", VB_UNSUPPORTED,
-                  "config.json: mlp_layer_types [\"dense\",\"sparse\",\"dense\"] is not supported, only dense layers first, "
-                  "then sparse ones");
+                  "config.json: mlp_layer_types [\"dense\",\"sparse\",\"dense\"] is not supported, only dense layers "
+                  "first, then sparse ones");
     expect_change("mlp_layer_types", "[\"dense\"]", VB_BAD_CHECKPOINT,
                   "config.json: mlp_layer_types is [\"dense\"], wanted a list of num_hidden_layers names");
     expect_change("mlp_layer_types", "[\"dense\",\"sparse\",7]", VB_BAD_CHECKPOINT,
-                  "config.json: mlp_layer_types is [\"dense\",\"sparse\",7], wanted a list of \"dense\" and \"sparse\"");
+                  "config.json: mlp_layer_types is [\"dense\",\"sparse\",7], wanted a list of \"dense\" and "
+                  "\"sparse\"");
 }
 
 TEST(end_tokens_come_from_generation_config_first)
@@ -305,7 +339,8 @@ TEST(end_tokens_come_from_generation_config_first)
     static const struct {
         const char *text, *message;
     } wrong[] = {
-        {"{\"eos_token_id\":-1}", "generation_config.json: eos_token_id is -1, wanted a whole number from 0 to 2147483647"},
+        {"{\"eos_token_id\":-1}",
+         "generation_config.json: eos_token_id is -1, wanted a whole number from 0 to 2147483647"},
         {"[]", "generation_config.json: it is not an object"},
         {"{", "generation_config.json: it ends too early"},
     };
@@ -317,7 +352,7 @@ TEST(end_tokens_come_from_generation_config_first)
     }
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 TEST(what_is_not_computed_is_refused_by_name)
 {
@@ -326,7 +361,8 @@ TEST(what_is_not_computed_is_refused_by_name)
     } cases[] = {
         {"attention_bias", "true", "there is no support for bias in attention (attention_bias is true)"},
         {"mlp_bias", "true", "there is no support for bias in the feed-forward layers (mlp_bias is true)"},
-        {"index_topk", "2048", "there is no support for a sparse attention indexer, as in DeepSeek-V3.2 (index_topk is 2048)"},
+        {"index_topk", "2048",
+         "there is no support for a sparse attention indexer, as in DeepSeek-V3.2 (index_topk is 2048)"},
         {"index_kpool", "4", "there is no support for pooled keys of an indexer (index_kpool is 4)"},
         {"zero_expert_num", "128", "there is no support for zero experts, as in LongCat (zero_expert_num is 128)"},
         {"hc_mult", "4", "there is no support for hyper-connections, as in DeepSeek-V4 (hc_mult is 4)"},
@@ -337,19 +373,24 @@ TEST(what_is_not_computed_is_refused_by_name)
         {"hidden_act", "\"a name so long that a message would be nothing else if all of it were shown in it\"",
          "hidden_act \"a name so long that a message would be nothing else if all ... is not supported, only silu"},
         {"scoring_func", "\"sqrtsoftplus\"", "scoring_func \"sqrtsoftplus\" is not supported, only softmax, sigmoid"},
-        {"topk_method", "\"auction\"", "topk_method \"auction\" is not supported, only greedy, group_limited_greedy, noaux_tc, group_limited_top2"},
+        {"topk_method", "\"auction\"",
+         "topk_method \"auction\" is not supported, only greedy, group_limited_greedy, noaux_tc, group_limited_top2"},
         {"rope_scaling.type", "\"linear\"", "rope_scaling.rope_type \"linear\" is not supported, only default, yarn"},
         {"rope_scaling.type", "\"dynamic\"", "rope_scaling.rope_type \"dynamic\" is not supported, only default, yarn"},
         {"rope_scaling.type", "\"llama3\"", "rope_scaling.rope_type \"llama3\" is not supported, only default, yarn"},
-        {"rope_scaling.type", "\"longrope\"", "rope_scaling.rope_type \"longrope\" is not supported, only default, yarn"},
+        {"rope_scaling.type", "\"longrope\"",
+         "rope_scaling.rope_type \"longrope\" is not supported, only default, yarn"},
         {"rope_scaling.mrope_section", "[1]", "rope_scaling has a key that is not known: \"mrope_section\""},
         {"rope_scaling.attention_factor", "1.5",
          "rope_scaling.attention_factor 1.5 is not supported, only m(mscale) / m(mscale_all_dim), here 1"},
         {"rope_scaling.truncate", "false", "rope_scaling.truncate false is not supported, only true"},
-        {"rope_scaling.partial_rotary_factor", "0.5", "rope_scaling.partial_rotary_factor 0.5 is not supported, only 1"},
+        {"rope_scaling.partial_rotary_factor", "0.5",
+         "rope_scaling.partial_rotary_factor 0.5 is not supported, only 1"},
         {"partial_rotary_factor", "0.25", "partial_rotary_factor 0.25 is not supported, only 1"},
-        {"quantization_config.quant_method", "\"awq\"", "quantization_config.quant_method \"awq\" is not supported, only fp8"},
-        {"quantization_config.quant_method", NULL, "quantization_config.quant_method missing is not supported, only fp8"},
+        {"quantization_config.quant_method", "\"awq\"",
+         "quantization_config.quant_method \"awq\" is not supported, only fp8"},
+        {"quantization_config.quant_method", NULL,
+         "quantization_config.quant_method missing is not supported, only fp8"},
         {"quantization_config.fmt", "\"e5m2\"", "quantization_config.fmt \"e5m2\" is not supported, only e4m3"},
         {"quantization_config.activation_scheme", "\"static\"",
          "quantization_config.activation_scheme \"static\" is not supported, only dynamic"},
@@ -361,7 +402,8 @@ TEST(what_is_not_computed_is_refused_by_name)
         {"num_attention_heads", "16777216",
          "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim) is 805306368, the most is 268435456"},
         {"architectures", "[\"LlamaForCausalLM\"]", "architecture \"LlamaForCausalLM\" is not supported, only "
-         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM, Mistral4ForCausalLM and YoutuForCausalLM"},
+         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, "
+         "GlmMoeDsaForCausalLM, Mistral4ForCausalLM and YoutuForCausalLM"},
         {"model_type", "\"deepseek_v32\"",
          "model_type \"deepseek_v32\" with architecture \"DeepseekV3ForCausalLM\" is not supported"},
         {"model_type", "\"deepseek_v2\"",
@@ -421,7 +463,8 @@ TEST(what_is_wrong_is_told_with_key_and_value)
         {"rope_scaling.rope_type", "\"default\"", "rope_scaling.type is \"yarn\", wanted what rope_type says"},
         {"rope_scaling.factor", NULL, "rope_scaling.factor is missing, wanted a number from 0.001 to 1000000000"},
         {"rope_scaling.factor", "0", "rope_scaling.factor is 0, wanted a number from 0.001 to 1000000000"},
-        {"rope_scaling.beta_fast", "\"x\"", "rope_scaling.beta_fast is \"x\", wanted a number from 0.001 to 1000000000"},
+        {"rope_scaling.beta_fast", "\"x\"",
+         "rope_scaling.beta_fast is \"x\", wanted a number from 0.001 to 1000000000"},
         {"rope_parameters", "{\"rope_type\":\"default\"}",
          "rope_parameters is {\"rope_type\":\"default\"}, wanted what rope_scaling says"},
         {"original_max_position_embeddings", "4096",
@@ -440,7 +483,8 @@ TEST(what_is_wrong_is_told_with_key_and_value)
     expect("[]", VB_BAD_CHECKPOINT, "config.json: it is not an object");
     expect("{}", VB_BAD_CHECKPOINT, "config.json: it has neither architectures nor model_type");
     expect("{\"a\":1,\"a\":2}", VB_BAD_CHECKPOINT, "config.json: a key is there twice");
-    expect_change("hidden_size", "1e30", VB_BAD_CHECKPOINT, "config.json: hidden_size is 1e30, wanted a whole number from 1 to 16777216");
+    expect_change("hidden_size", "1e30", VB_BAD_CHECKPOINT,
+                  "config.json: hidden_size is 1e30, wanted a whole number from 1 to 16777216");
     expect("not json", VB_BAD_CHECKPOINT, "config.json: it is not JSON");
 }
 

@@ -1,4 +1,5 @@
-/* tests/engine/test_config_indexer.c -- the keys of an indexer in config.json: defaults, which layers are shared, and refusals. */
+/* tests/engine/test_config_indexer.c -- the keys of an indexer in config.json: defaults, which layers are shared, and
+ * refusals. */
 #include "engine/model/config.h"
 
 #include <setjmp.h>
@@ -36,8 +37,11 @@ TEST(what_the_file_does_not_say_is_the_default_of_its_class)
         assert_int_equal(config_layer_is_shared(&c, layer), 0);
     assert_int_equal(parse(&c, "deepseek_v3", "", &err), VB_OK);
     assert_true(!c.index_topk && !c.index_n_heads && !c.dims.index_topk && !config_layer_is_shared(&c, 1));
-    assert_int_equal(parse(&c, "glm_moe_dsa", "\"index_topk\":16,\"index_n_heads\":3,\"index_head_dim\":128,\"indexer_rope_interleave\":"
-                           "false,\"index_share_for_mtp_iteration\":true", &err), VB_OK);
+    assert_int_equal(parse(&c, "glm_moe_dsa",
+                           "\"index_topk\":16,\"index_n_heads\":3,\"index_head_dim\":128,\"indexer_rope_interleave\":"
+                           "false,\"index_share_for_mtp_iteration\":true",
+                           &err),
+                     VB_OK);
     assert_true(c.index_topk == 16 && c.index_n_heads == 3 && c.index_head_dim == 128 && !c.indexer_rope_interleave);
     assert_int_equal(c.index_share_for_mtp_iteration, 1);
 }
@@ -55,10 +59,14 @@ TEST(shared_layers_are_named_or_follow_from_the_schedule)
         {"\"index_topk_freq\":3,\"index_skip_topk_offset\":1", "FSSFSSFSSFSS"},
         {"\"index_topk_freq\":0", "FFFFFFFFFFFF"},
         {"\"index_topk_freq\":4,\"index_topk_pattern\":\"FSFSFSFFFSSS\"", "FSFSFSFFFSSS"},
-        {"\"index_topk_pattern\":[\"full\",\"shared\",\"full\",\"shared\",\"full\",\"full\",\"full\",\"full\",\"full\",\"full\",\"full\","
-         "\"shared\"]", "FSFSFFFFFFFS"},
-        {"\"index_topk_pattern\":\"FFFFFFFFFFFF\",\"indexer_types\":[\"full\",\"full\",\"full\",\"full\",\"full\",\"full\",\"full\","
-         "\"full\",\"full\",\"full\",\"shared\",\"shared\"]", "FFFFFFFFFFSS"},
+        {"\"index_topk_pattern\":[\"full\",\"shared\",\"full\",\"shared\",\"full\",\"full\",\"full\",\"full\",\"full\","
+         "\"full\",\"full\","
+         "\"shared\"]",
+         "FSFSFFFFFFFS"},
+        {"\"index_topk_pattern\":\"FFFFFFFFFFFF\",\"indexer_types\":[\"full\",\"full\",\"full\",\"full\",\"full\","
+         "\"full\",\"full\","
+         "\"full\",\"full\",\"full\",\"shared\",\"shared\"]",
+         "FFFFFFFFFFSS"},
         {"\"index_topk_pattern\":null,\"indexer_types\":null,\"index_topk_freq\":6", "FFSSSSSFSSSS"},
     };
     struct config c;
@@ -95,17 +103,27 @@ TEST(what_is_wrong_is_told_with_key_and_value)
         {"\"qk_rope_head_dim\":192", "qk_rope_head_dim is 192, index_head_dim only 128", VB_BAD_CHECKPOINT},
         {"\"q_lora_rank\":null", "an indexer without q_lora_rank is not supported", VB_UNSUPPORTED},
         {"\"indexer_rope_interleave\":1", "indexer_rope_interleave is 1, wanted true or false", VB_BAD_CHECKPOINT},
-        {"\"indexer_types\":[\"full\",\"full\"]", "indexer_types is [\"full\",\"full\"], wanted a list of num_hidden_layers names", VB_BAD_CHECKPOINT},
-        {"\"indexer_types\":\"FSS\"", "indexer_types is \"FSS\", wanted a list of num_hidden_layers names", VB_BAD_CHECKPOINT},
-        {"\"indexer_types\":[\"full\",\"half\",\"full\"]", "indexer_types is [\"full\",\"half\",\"full\"], wanted a list of \"full\" and "
-         "\"shared\"", VB_BAD_CHECKPOINT},
-        {"\"indexer_types\":[\"full\",1,\"full\"]", "indexer_types is [\"full\",1,\"full\"], wanted a list of \"full\" and \"shared\"", VB_BAD_CHECKPOINT},
-        {"\"indexer_types\":[\"shared\",\"full\",\"full\"]", "indexer_types is [\"shared\",\"full\",\"full\"], wanted a full layer first", VB_BAD_CHECKPOINT},
-        {"\"index_topk_pattern\":\"FXF\"", "index_topk_pattern is \"FXF\", wanted one F or S per layer", VB_BAD_CHECKPOINT},
-        {"\"index_topk_pattern\":\"FS\"", "index_topk_pattern is \"FS\", wanted one F or S per layer", VB_BAD_CHECKPOINT},
-        {"\"index_topk_pattern\":\"SFF\"", "index_topk_pattern is \"SFF\", wanted a full layer first", VB_BAD_CHECKPOINT},
+        {"\"indexer_types\":[\"full\",\"full\"]",
+         "indexer_types is [\"full\",\"full\"], wanted a list of num_hidden_layers names", VB_BAD_CHECKPOINT},
+        {"\"indexer_types\":\"FSS\"", "indexer_types is \"FSS\", wanted a list of num_hidden_layers names",
+         VB_BAD_CHECKPOINT},
+        {"\"indexer_types\":[\"full\",\"half\",\"full\"]",
+         "indexer_types is [\"full\",\"half\",\"full\"], wanted a list of \"full\" and "
+         "\"shared\"",
+         VB_BAD_CHECKPOINT},
+        {"\"indexer_types\":[\"full\",1,\"full\"]",
+         "indexer_types is [\"full\",1,\"full\"], wanted a list of \"full\" and \"shared\"", VB_BAD_CHECKPOINT},
+        {"\"indexer_types\":[\"shared\",\"full\",\"full\"]",
+         "indexer_types is [\"shared\",\"full\",\"full\"], wanted a full layer first", VB_BAD_CHECKPOINT},
+        {"\"index_topk_pattern\":\"FXF\"", "index_topk_pattern is \"FXF\", wanted one F or S per layer",
+         VB_BAD_CHECKPOINT},
+        {"\"index_topk_pattern\":\"FS\"", "index_topk_pattern is \"FS\", wanted one F or S per layer",
+         VB_BAD_CHECKPOINT},
+        {"\"index_topk_pattern\":\"SFF\"", "index_topk_pattern is \"SFF\", wanted a full layer first",
+         VB_BAD_CHECKPOINT},
         {"\"index_topk_freq\":-1", "index_topk_freq is -1, wanted a whole number from 0 to 10000", VB_BAD_CHECKPOINT},
-        {"\"index_topk_freq\":4,\"index_skip_topk_offset\":0", "index_skip_topk_offset is 0, wanted a full layer first", VB_BAD_CHECKPOINT},
+        {"\"index_topk_freq\":4,\"index_skip_topk_offset\":0", "index_skip_topk_offset is 0, wanted a full layer first",
+         VB_BAD_CHECKPOINT},
     };
     struct config c;
     vb_error err;

@@ -1,6 +1,7 @@
-/* tests/engine/test_config_published.c -- published config.json files: those of our models mean what their authors say, the others
- * are refused in one sentence. golden/published/configs.json has their keys and values (golden/scripts/make_published.py); where
- * the published files themselves are, in ../shared/assets, the same is asked of them. Runs in the repository's root. */
+/* tests/engine/test_config_published.c -- published config.json files: those of our models mean what their authors say,
+ * the others are refused in one sentence. golden/published/configs.json has their keys and values
+ * (golden/scripts/make_published.py); where the published files themselves are, in ../shared/assets, the same is asked
+ * of them. Runs in the repository's root. */
 #include "engine/model/config.h"
 
 #include <math.h>
@@ -68,18 +69,28 @@ TEST(the_published_models_are_what_their_authors_say)
         int layers, mtp, q, E, groups, fp8;
         double theta, yarn_factor, scale;
     } models[] = {
-        {{"DeepSeek-V3", "deepseek-ai--DeepSeek-R1.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40, 0.1352337788608801},
-        {{"DeepSeek-R1", "deepseek-ai--DeepSeek-R1.hub.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40, 0.1352337788608801},
-        {{"DeepSeek-V3", "deepseek-ai--DeepSeek-V3.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40, 0.1352337788608801},
-        {{"DeepSeek-V3.1", "deepseek-ai--DeepSeek-V3.1.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40, 0.1352337788608801},
+        {{"DeepSeek-V3", "deepseek-ai--DeepSeek-R1.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40,
+         0.1352337788608801},
+        {{"DeepSeek-R1", "deepseek-ai--DeepSeek-R1.hub.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40,
+         0.1352337788608801},
+        {{"DeepSeek-V3", "deepseek-ai--DeepSeek-V3.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40,
+         0.1352337788608801},
+        {{"DeepSeek-V3.1", "deepseek-ai--DeepSeek-V3.1.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40,
+         0.1352337788608801},
         {{"DeepSeek-V3 without FP8", "ome.deepseek_v3.json"}, 61, 1, 1536, 256, 8, 0, 10000, 40, 0.1352337788608801},
-        {{"DeepSeek-V2.5", "deepseek-ai--DeepSeek-V2.5.transcribed.config.json"}, 60, 0, 1536, 160, 8, 0, 10000, 40, 0.1352337788608801},
-        {{"DeepSeek-V2-Lite", "deepseek-ai--DeepSeek-V2-Lite-Chat.transcribed.config.json"}, 27, 0, 0, 64, 1, 0, 10000, 40, 0.1147213867929261},
-        {{"Kimi-K2", "moonshotai--Kimi-K2-Instruct.config.json"}, 61, 0, 1536, 384, 1, 1, 50000, 32, 0.1308607999629501},
+        {{"DeepSeek-V2.5", "deepseek-ai--DeepSeek-V2.5.transcribed.config.json"}, 60, 0, 1536, 160, 8, 0, 10000, 40,
+         0.1352337788608801},
+        {{"DeepSeek-V2-Lite", "deepseek-ai--DeepSeek-V2-Lite-Chat.transcribed.config.json"}, 27, 0, 0, 64, 1, 0, 10000,
+         40, 0.1147213867929261},
+        {{"Kimi-K2", "moonshotai--Kimi-K2-Instruct.config.json"}, 61, 0, 1536, 384, 1, 1, 50000, 32,
+         0.1308607999629501},
         {{"Kimi-K2.5", "moonshotai--Kimi-K2.5.config.json"}, 61, 0, 1536, 384, 1, 0, 50000, 64, 0.1446796258026893},
-        {{"Moonlight", "moonshotai--Moonlight-16B-A3B.transcribed.config.json"}, 27, 0, 0, 64, 1, 0, 50000, 1, 0.07216878364870323},
-        {{"GLM-4.7-Flash", "zai-org--GLM-4.7-Flash.vllm-test.transcribed.config.json"}, 47, 1, 768, 64, 1, 0, 1e6, 1, 0.0625},
-        {{"DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40, 0.1352337788608801},
+        {{"Moonlight", "moonshotai--Moonlight-16B-A3B.transcribed.config.json"}, 27, 0, 0, 64, 1, 0, 50000, 1,
+         0.07216878364870323},
+        {{"GLM-4.7-Flash", "zai-org--GLM-4.7-Flash.vllm-test.transcribed.config.json"}, 47, 1, 768, 64, 1, 0, 1e6, 1,
+         0.0625},
+        {{"DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40,
+         0.1352337788608801},
         {{"GLM-5", "zai-org--GLM-5.config.json"}, 78, 1, 2048, 256, 1, 0, 1e6, 1, 0.0625},
         {{"GLM-5", "zai-org--GLM-5.1.config.json"}, 78, 1, 2048, 256, 1, 0, 1e6, 1, 0.0625},
         {{"GLM-5.2", "zai-org--GLM-5.2.config.json"}, 78, 1, 2048, 256, 1, 0, 8e6, 1, 0.0625},
@@ -103,7 +114,8 @@ TEST(the_published_models_are_what_their_authors_say)
         assert_true(c.rope_theta == models[i].theta && c.rope_factor == models[i].yarn_factor);
         assert_int_equal(c.rope_yarn, models[i].yarn_factor > 1);
         assert_true(fabs(config_attention_scale_f64(&c) / models[i].scale - 1.0) < 1e-11);
-        int glm_5 = !strncmp(models[i].of.stand_in, "GLM-5", 5), has_indexer = glm_5 || !strcmp(models[i].of.stand_in, "DeepSeek-V3.2");
+        int glm_5 = !strncmp(models[i].of.stand_in, "GLM-5", 5),
+            has_indexer = glm_5 || !strcmp(models[i].of.stand_in, "DeepSeek-V3.2");
         assert_int_equal(c.index_topk, has_indexer ? 2048 : 0);
         assert_int_equal(c.index_n_heads, has_indexer ? glm_5 ? 32 : 64 : 0);
         assert_int_equal(c.index_head_dim, has_indexer ? 128 : 0);
@@ -151,7 +163,8 @@ TEST(abridged_files_have_the_defaults_of_their_class)
 TEST(other_architectures_are_refused_in_one_sentence)
 {
     static const char others[] = "is not supported, only DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, "
-                                 "Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM, Mistral4ForCausalLM and YoutuForCausalLM";
+                                 "Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM, "
+                                 "Mistral4ForCausalLM and YoutuForCausalLM";
     static const struct {
         struct published of;
         const char *message;
@@ -161,9 +174,11 @@ TEST(other_architectures_are_refused_in_one_sentence)
         {{"MiMo", "XiaomiMiMo--MiMo-7B-Base.config.json"}, "architecture \"MiMoForCausalLM\" "},
         {{"MiMo-V2", "XiaomiMiMo--MiMo-V2-Flash.config.json"}, "architecture \"MiMoV2FlashForCausalLM\" "},
         {{"GLM-4.7", "zai-org--GLM-4.7-FP8.config.json"}, "architecture \"Glm4MoeForCausalLM\" "},
-        {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Flash.config.json"}, "architecture DeepseekV4ForCausalLM is not supported: the compressed "
+        {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Flash.config.json"},
+         "architecture DeepseekV4ForCausalLM is not supported: the compressed "
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
-        {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Pro.config.json"}, "architecture DeepseekV4ForCausalLM is not supported: the compressed "
+        {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Pro.config.json"},
+         "architecture DeepseekV4ForCausalLM is not supported: the compressed "
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
     };
     static const struct published unnamed[] = {

@@ -1,6 +1,6 @@
-/* tests/engine/test_conventions.c -- where implementations disagree: conventions of drafting change drafts and no output; under
- * every convention the engine is as near to the reference as f32 allows, and the convention does change what it says it
- * changes. Runs in the repository's root. */
+/* tests/engine/test_conventions.c -- where implementations disagree: conventions of drafting change drafts and no
+ * output; under every convention the engine is as near to the reference as f32 allows, and the convention does change
+ * what it says it changes. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ static vb_model *open_under(const char *dir, const char *list)
     return m;
 }
 
-/* "main-hidden=pre-norm": setting number i of all that are not a default, draft conventions first; 0 past the last. Conventions of
- * an indexer are left out: they change nothing in these models. */
+/* "main-hidden=pre-norm": setting number i of all that are not a default, draft conventions first; 0 past the last.
+ * Conventions of an indexer are left out: they change nothing in these models. */
 static int setting(size_t i, char list[64], enum convention *which)
 {
     for (size_t c = 0; c < CONVENTIONS; c++)
@@ -45,13 +45,16 @@ TEST(lists_are_read_from_left_to_right_and_what_is_unknown_is_named)
     assert_int_equal(c.value[CONCAT], 0);
     OK(conventions_parse(&c, NULL, &err));
     OK(conventions_parse(&c, "", &err));
-    REFUSED(conventions_parse(&c, "concate=x", &err), VB_BAD_ARGUMENT, "unknown convention concate; known are as, main-hidden");
-    REFUSED(conventions_parse(&c, "concat=x", &err), VB_BAD_ARGUMENT, "convention concat is x; known are embedding-hidden");
+    REFUSED(conventions_parse(&c, "concate=x", &err), VB_BAD_ARGUMENT,
+            "unknown convention concate; known are as, main-hidden");
+    REFUSED(conventions_parse(&c, "concat=x", &err), VB_BAD_ARGUMENT,
+            "convention concat is x; known are embedding-hidden");
     REFUSED(conventions_parse(&c, "concat", &err), VB_BAD_ARGUMENT, "convention concat has no value");
     REFUSED(conventions_parse(&c, "as=vllm", &err), VB_BAD_ARGUMENT, "unknown system vllm; known are vllm-2025");
     vb_model *m;
     vb_model_options o = {.conventions = "gate=f16"};
-    REFUSED(vb_model_open(&m, "golden/tiny/v3", &o, &err), VB_BAD_ARGUMENT, "convention gate is f16; known are f32, bf16");
+    REFUSED(vb_model_open(&m, "golden/tiny/v3", &o, &err), VB_BAD_ARGUMENT,
+            "convention gate is f16; known are f32, bf16");
     for (size_t i = 0; convention_preset(i); i++)
         OK(conventions_parse(&c, convention_preset(i)->list, &err));
 }
@@ -71,10 +74,12 @@ TEST(conventions_of_drafting_change_no_bit_of_the_output)
         for (size_t i = 0; setting(i, list, &which) && which < FIRST_TARGET_CONVENTION; i++) {
             vb_model *other = open_under("golden/tiny/v3-mtp3", list);
             for (size_t k = 0; k < COUNT(methods); k++) {
-                vb_session_options o = {.context = 90, .threads = 1, .drafting.method = methods[k], .drafting.tokens = (int32_t)(1 + (i + k) % 5),
-                                        .padded = (i + k + t) % 2, .prefill_chunk = (i + k) % 3 ? 0 : 7, .sampling = sampling,
+                vb_session_options o = {.context = 90, .threads = 1, .drafting.method = methods[k],
+                                        .drafting.tokens = (int32_t)(1 + (i + k) % 5), .padded = (i + k + t) % 2,
+                                        .prefill_chunk = (i + k) % 3 ? 0 : 7, .sampling = sampling,
                                         .poison_cut_rows = 1};
-                snprintf(what, sizeof what, "%s, %s, K %d%s", list, methods[k], (int)o.drafting.tokens, o.padded ? ", padded" : "");
+                snprintf(what, sizeof what, "%s, %s, K %d%s", list, methods[k], (int)o.drafting.tokens,
+                         o.padded ? ", padded" : "");
                 run(other, &o, prompt, COUNT(prompt), 60, &drafted);
                 check_same(what, &plain, &drafted);
                 changed += drafted.result.accepted > 0;
@@ -137,9 +142,10 @@ struct subject {
     double changes[CONVENTIONS], within[CONVENTIONS]; /* the largest seen, in units of the perturbed runs' distance */
 };
 
-/* f32 rounds each value once; 8 times what half an ulp everywhere does to the reference is test_truth's bound. With gate=bf16
- * half an ulp of f32 moves values over a tie of bf16, which is 2^-9 of a weight: such runs are far off, so the spread is then
- * that of the defaults, and the engine meets it as long as none of its own values lies that near to a tie. */
+/* f32 rounds each value once; 8 times what half an ulp everywhere does to the reference is test_truth's bound. With
+ * gate=bf16 half an ulp of f32 moves values over a tie of bf16, which is 2^-9 of a weight: such runs are far off, so
+ * the spread is then that of the defaults, and the engine meets it as long as none of its own values lies that near to
+ * a tie. */
 static void compare_settings(struct subject *s, int depths)
 {
     char dir[64], list[64];
@@ -167,10 +173,12 @@ static void compare_settings(struct subject *s, int depths)
         engine_rows(dir, list, tokens, &r, depths);
         double within = distance(r.at, exact.at, all) / spread, changes = distance(plain.at, exact.at, all) / spread;
         if (getenv("VERBOSE"))
-            print_message("%-8s %-28s engine %.2f, defaults %.3g times the spread %.3g\n", s->name, list, within, changes, spread);
+            print_message("%-8s %-28s engine %.2f, defaults %.3g times the spread %.3g\n", s->name, list, within,
+                          changes, spread);
         if (!(within <= 8.0))
-            fail_msg("%s, %s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8", s->name,
-                     list, within);
+            fail_msg("%s, %s: the engine is %.3g times as far from the reference as perturbed references, allowed are "
+                     "8",
+                     s->name, list, within);
         s->changes[which] = fmax(s->changes[which], changes);
     }
     free(exact.at);
@@ -181,7 +189,8 @@ static void compare_settings(struct subject *s, int depths)
 
 TEST(under_every_convention_the_engine_is_as_near_to_the_reference_as_f32_allows)
 {
-    struct subject subjects[] = {{.name = "v3-mtp3"}, {.name = "v3"}, {.name = "v2"}, {.name = "v2-lite"}, {.name = "glm"}};
+    struct subject subjects[] = {{.name = "v3-mtp3"}, {.name = "v3"}, {.name = "v2"}, {.name = "v2-lite"},
+                                 {.name = "glm"}};
     double changes[CONVENTIONS] = {0};
     for (size_t i = 0; i < COUNT(subjects); i++) {
         vb_model *m = open_tiny(subjects[i].name);
@@ -191,13 +200,14 @@ TEST(under_every_convention_the_engine_is_as_near_to_the_reference_as_f32_allows
         for (size_t c = 0; c < CONVENTIONS; c++)
             changes[c] = fmax(changes[c], subjects[i].changes[c]);
     }
-    /* A switch that does nothing would pass the above. Positions of all rows moved by one are the same rotations against each
-     * other; what becomes of drafts after a prompt, and which module makes them, is no matter of teacher forcing; the two that
-     * show at far positions and at very small scores have tests of their own. */
+    /* A switch that does nothing would pass the above. Positions of all rows moved by one are the same rotations
+     * against each other; what becomes of drafts after a prompt, and which module makes them, is no matter of teacher
+     * forcing; the two that show at far positions and at very small scores have tests of their own. */
     for (size_t c = 0; c < CONVENTIONS; c++)
-        if (!convention_row(c)->of_indexer && c != DRAFT_POSITION && c != PREFILL_DRAFT && c != MISSING_HIDDEN && c != CHAIN_MODULE && c != NORMALISER_EPS && c != ROPE_ANGLE &&
-            !(changes[c] > 100.0))
-            fail_msg("%s changes no checkpoint by more than %.3g times the rounding", convention_row(c)->name, changes[c]);
+        if (!convention_row(c)->of_indexer && c != DRAFT_POSITION && c != PREFILL_DRAFT && c != MISSING_HIDDEN &&
+            c != CHAIN_MODULE && c != NORMALISER_EPS && c != ROPE_ANGLE && !(changes[c] > 100.0))
+            fail_msg("%s changes no checkpoint by more than %.3g times the rounding", convention_row(c)->name,
+                     changes[c]);
 }
 
 /* Drafts after a prompt, where what the drafter has seen matters: the reference computes everything anew. */
@@ -219,7 +229,8 @@ TEST(drafts_under_every_convention_are_those_of_the_reference)
             int eagle = seed % 2;
             struct reference_options o = {.conventions = c};
             random_tokens(m, seed, prompt, n);
-            vb_session_options so = {.context = 60, .threads = 1, .drafting.method = eagle ? "mtp-eagle" : "mtp-vanilla", .drafting.tokens = K};
+            vb_session_options so = {.context = 60, .threads = 1,
+                                     .drafting.method = eagle ? "mtp-eagle" : "mtp-vanilla", .drafting.tokens = K};
             vb_session *s = open_session(m, &so, prompt, n);
             OK(vb_draft(s, &next, drafts, &count, &err));
             assert_int_equal(count, K);
@@ -228,8 +239,8 @@ TEST(drafts_under_every_convention_are_those_of_the_reference)
             OK(reference_draft(ref, NULL, prompt, (int)n, next, method, K, usual, NULL, &err));
             for (int k = 0; k < K; k++)
                 if (drafts[k] != wanted[k])
-                    fail_msg("%s, seed %d, %s: draft %d is %d, the reference's is %d", list, (int)seed, so.drafting.method, k + 1, (int)drafts[k],
-                             (int)wanted[k]);
+                    fail_msg("%s, seed %d, %s: draft %d is %d, the reference's is %d", list, (int)seed,
+                             so.drafting.method, k + 1, (int)drafts[k], (int)wanted[k]);
             differ[which] += memcmp(wanted, usual, K * sizeof *wanted) != 0;
             rounds++;
             vb_session_close(s);
@@ -313,12 +324,15 @@ TEST(the_bundled_model_is_best_under_the_conventions_it_was_trained_with)
         double other = loss_under(list);
         if (getenv("VERBOSE"))
             print_message("%-28s %.5f nats, trained %.5f\n", list, other, trained);
-        if (which == DRAFT_POSITION || which == PREFILL_DRAFT || which == MISSING_HIDDEN || which == CHAIN_MODULE) /* teacher forcing does not show them */
+        /* teacher forcing does not show them */
+        if (which == DRAFT_POSITION || which == PREFILL_DRAFT || which == MISSING_HIDDEN || which == CHAIN_MODULE)
             assert_true(fabs(other - trained) < 1e-4);
-        else if (which == FIRST_ROW) /* one row more to attend to, in hundreds: a sink, good or bad by next to nothing */
+        else if (which == FIRST_ROW) /* one row more to attend to, in hundreds: a sink, good or bad by next to
+                                        nothing */
             assert_true(fabs(other - trained) < 0.02);
         else if (!(trained < other))
-            fail_msg("%s: %.5f nats, less than the %.5f of the conventions that golden/tale was trained with", list, other, trained);
+            fail_msg("%s: %.5f nats, less than the %.5f of the conventions that golden/tale was trained with", list,
+                     other, trained);
     }
 }
 
@@ -348,7 +362,8 @@ TEST(yarn_by_length_looks_at_the_context)
     vb_model_close(other);
 }
 
-/* How far f32 angles are off at most: frequency and angle are each rounded by half an ulp. 64 rotated numbers, theta 10000. */
+/* How far f32 angles are off at most: frequency and angle are each rounded by half an ulp. 64 rotated numbers, theta
+ * 10000. */
 TEST(angles_in_f32_are_off_by_what_is_known)
 {
     static const struct { int64_t position; double error; } known[] = {{4095, 1.4e-4}, {163839, 7.6e-3}};
@@ -381,12 +396,14 @@ TEST(the_normaliser_adds_what_it_says)
     double s[2] = {exp(-60), exp(-61)}, sum = s[0] + s[1];
     double divisor[] = {sum, sum + 1e-20, 0x1p-14};
     for (int n = 0; n < 3; n++) {
-        struct op_ctx cx = {.k = kernels_select("scalar", &(int){0}), .threads = 1, .scratch = scratch, .scratch_size = sizeof scratch};
-        struct router r = {.experts = 4, .chosen = 2, .groups = 1, .chosen_groups = 1, .sigmoid = 1, .norm_topk_prob = 1,
-                           .routed_scaling_factor = 2.5f, .normaliser = n};
+        struct op_ctx cx = {.k = kernels_select("scalar", &(int){0}), .threads = 1, .scratch = scratch,
+                            .scratch_size = sizeof scratch};
+        struct router r = {.experts = 4, .chosen = 2, .groups = 1, .chosen_groups = 1, .sigmoid = 1,
+                           .norm_topk_prob = 1, .routed_scaling_factor = 2.5f, .normaliser = n};
         op_router(&cx, expert, weight, logits, &r, 1);
         for (int i = 0; i < 2; i++)
-            assert_true(fabs((double)weight[i] / (2.5 * s[i] / divisor[n]) - 1) < 1e-6); /* four roundings, and exp's 1 ulp */
+            assert_true(fabs((double)weight[i] / (2.5 * s[i] / divisor[n]) - 1) < 1e-6); /* four roundings, and exp's 1
+                                                                                            ulp */
     }
 }
 
@@ -397,9 +414,10 @@ TEST(weights_of_a_gate_in_bf16_are_bf16)
     int32_t expert[2];
     char scratch[4096] __attribute__((aligned(64)));
     for (int kind = 0; kind < 4; kind++) {
-        struct op_ctx cx = {.k = kernels_select("scalar", &(int){0}), .threads = 1, .scratch = scratch, .scratch_size = sizeof scratch};
-        struct router r = {.experts = 4, .chosen = 2, .groups = 1, .chosen_groups = 1, .sigmoid = kind % 2, .norm_topk_prob = kind / 2,
-                           .routed_scaling_factor = 2.5f, .bf16 = 1};
+        struct op_ctx cx = {.k = kernels_select("scalar", &(int){0}), .threads = 1, .scratch = scratch,
+                            .scratch_size = sizeof scratch};
+        struct router r = {.experts = 4, .chosen = 2, .groups = 1, .chosen_groups = 1, .sigmoid = kind % 2,
+                           .norm_topk_prob = kind / 2, .routed_scaling_factor = 2.5f, .bf16 = 1};
         op_router(&cx, expert, weight, logits, &r, 1);
         for (int i = 0; i < 2; i++) {
             uint32_t bits;

@@ -1,6 +1,7 @@
-/* tests/engine/test_converter.c -- a GGUF file that `quantize` writes has the keys and tensors of the file that llama.cpp's converter
- * writes for the same directory. Truth: golden/gguf/converter.json (golden/scripts/against_converter.py). Since such a file gives the
- * bits of its directory (test_quantize.c), the converter's files do, too. Runs in the repository's root. */
+/* tests/engine/test_converter.c -- a GGUF file that `quantize` writes has the keys and tensors of the file that
+ * llama.cpp's converter writes for the same directory. Truth: golden/gguf/converter.json
+ * (golden/scripts/against_converter.py). Since such a file gives the bits of its directory (test_quantize.c), the
+ * converter's files do, too. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <fcntl.h>
@@ -39,7 +40,8 @@ static int has_value(const struct gguf_value *v, const json_t *wanted)
     json_t *item;
     size_t i, same = 0;
     if (json_is_string(wanted))
-        return gguf_string(v, &text) && text.size == json_string_length(wanted) && !memcmp(text.s, json_string_value(wanted), text.size);
+        return gguf_string(v, &text) && text.size == json_string_length(wanted) &&
+               !memcmp(text.s, json_string_value(wanted), text.size);
     if (json_is_boolean(wanted))
         return gguf_bool(v, &flag) && flag == json_is_true(wanted);
     if (json_is_integer(wanted))
@@ -62,7 +64,8 @@ static void check_tensor(const char *model, const struct gguf *g, const char *na
     char digest[SHA256_DIGEST_STRING_LENGTH];
     if (!t)
         fail_msg("%s: there is no %s", model, name);
-    if (strcmp(t->type->name, json_string_value(json_array_get(wanted, 0))) || (size_t)t->ndim != json_array_size(shape))
+    if (strcmp(t->type->name, json_string_value(json_array_get(wanted, 0))) ||
+        (size_t)t->ndim != json_array_size(shape))
         fail_msg("%s: %s is %s with %d extents", model, name, t->type->name, t->ndim);
     for (int d = 0; d < t->ndim; d++)
         assert_int_equal(t->shape[d], json_integer_value(json_array_get(shape, (size_t)d)));
@@ -83,7 +86,9 @@ TEST(the_files_are_those_of_llama_cpps_converter)
         if (!json_is_object(model)) /* the commit */
             continue;
         json_t *keys = json_object_get(model, "keys"), *tensors = json_object_get(model, "tensors");
-        struct gguf *g = quantized(dir, name, strcmp(json_string_value(json_object_get(model, "outtype")), "f32") ? GGUF_AS_BF16 : GGUF_AS_F32);
+        struct gguf *g = quantized(dir, name,
+                                   strcmp(json_string_value(json_object_get(model, "outtype")), "f32") ? GGUF_AS_BF16
+                                                                                                       : GGUF_AS_F32);
         assert_true(has_value(gguf_find(g, "general.architecture"), json_object_get(model, "architecture")));
         json_object_foreach(keys, key, wanted)
             if (!has_value(gguf_find(g, key), wanted))

@@ -1,5 +1,5 @@
-/* tests/engine/test_copy_cache.c -- files that keep copies of weights: written once, mapped later, and refused or written again
- * when they are damaged or do not belong to the model. Runs in the repository's root. */
+/* tests/engine/test_copy_cache.c -- files that keep copies of weights: written once, mapped later, and refused or
+ * written again when they are damaged or do not belong to the model. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <dirent.h>
@@ -24,7 +24,8 @@ static vb_model *open_with(const char *path, const char *precision, const char *
     return m;
 }
 
-/* Opens the model, and expects this result and note (NULL: none). The copies must be those of a model without a cache. */
+/* Opens the model, and expects this result and note (NULL: none). The copies must be those of a model without a
+ * cache. */
 static void expect(const char *path, const char *precision, int what, const char *says)
 {
     vb_model *m = open_with(path, precision, dir), *plain = open_with(path, precision, NULL);
@@ -74,8 +75,8 @@ TEST(copies_are_written_once_and_mapped_afterwards)
     assert_int_equal(files(path), 3);
 }
 
-/* When this fails, old files would be used with their old bytes: increase LAYOUT in engine/model/copy_cache.c, and then change
- * the number here. */
+/* When this fails, old files would be used with their old bytes: increase LAYOUT in engine/model/copy_cache.c, and then
+ * change the number here. */
 TEST(the_bytes_of_copies_belong_to_the_layout_number)
 {
     vb_model *m = open_with(EVERY_TYPE, "q8", NULL);

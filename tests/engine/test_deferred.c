@@ -1,6 +1,6 @@
-/* tests/engine/test_deferred.c -- while automatic lengths are 0, drafters compute nothing ahead. Their rows come later, all of them or the
- * newest; no bit of the output depends on it, and where all come, no draft does. Here the test chooses the lengths. Runs in the
- * repository's root. */
+/* tests/engine/test_deferred.c -- while automatic lengths are 0, drafters compute nothing ahead. Their rows come later,
+ * all of them or the newest; no bit of the output depends on it, and where all come, no draft does. Here the test
+ * chooses the lengths. Runs in the repository's root. */
 #include <limits.h>
 #include <math.h>
 
@@ -12,7 +12,8 @@
 
 static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle", "eagle3", "parallel-heads"};
 
-/* The next rounds use K drafts. With `trial`, K = 0 remains the chosen K, so drafters go on to compute nothing ahead. */
+/* The next rounds use K drafts. With `trial`, K = 0 remains the chosen K, so drafters go on to compute nothing
+ * ahead. */
 static void use_length(struct draft_length *l, int K, int trial)
 {
     l->wanted = K > l->most ? l->most : K;
@@ -30,9 +31,11 @@ static vb_drafting drafting_of(const char *method, int tokens, int automatic)
 
 static struct mtp_state *state_of(const vb_session *s) { return &mtp_of(s->drafter)->state; }
 
-static vb_session *open_with(const vb_model *m, const char *method, int automatic, int context, const int32_t *prompt, size_t count)
+static vb_session *open_with(const vb_model *m, const char *method, int automatic, int context, const int32_t *prompt,
+                             size_t count)
 {
-    vb_session_options o = {.context = context, .threads = 1, .prefill_chunk = context > 300 ? 64 : 0, .drafting = drafting_of(method, 3, automatic), .poison_cut_rows = 1};
+    vb_session_options o = {.context = context, .threads = 1, .prefill_chunk = context > 300 ? 64 : 0,
+                            .drafting = drafting_of(method, 3, automatic), .poison_cut_rows = 1};
     return open_session(m, &o, prompt, count);
 }
 
@@ -57,7 +60,8 @@ TEST(rows_that_are_computed_late_have_the_drafts_of_rows_in_time)
                 if (!has_turn(i + count / 14 + n / 40, 2))
                     continue;
                 random_tokens(m, count + n, prompt, count);
-                vb_session *late = open_with(m, methods[i], 1, 240, prompt, count), *soon = open_with(m, methods[i], 0, 240, prompt, count);
+                vb_session *late = open_with(m, methods[i], 1, 240, prompt, count),
+                           *soon = open_with(m, methods[i], 0, 240, prompt, count);
                 late->length->layers = MOST_ROWS; /* all rows are caught up, as with a model of many layers */
                 use_length(late->length, 0, 0);
                 generate(late, n, &r);
@@ -89,7 +93,8 @@ TEST(of_many_rows_only_the_newest_are_computed)
     size_t forgotten = 0, accepted = 0;
     random_tokens(m, 3, prompt, MOST_ROWS);
     for (size_t i = 0; i < COUNT(methods); i++) {
-        vb_session *s = open_with(m, methods[i], 1, MOST_ROWS, prompt, 650), *plain = open_with(m, "none", 0, MOST_ROWS, prompt, 650);
+        vb_session *s = open_with(m, methods[i], 1, MOST_ROWS, prompt, 650),
+                   *plain = open_with(m, "none", 0, MOST_ROWS, prompt, 650);
         generate(plain, 200, &r);
         memcpy(right, r.token, 200 * sizeof *right);
         use_length(s->length, 0, 0);
@@ -132,8 +137,10 @@ TEST(a_saved_session_has_the_rows_that_were_late)
     snprintf(path, sizeof path, "%s/s", dir);
     for (size_t i = 0; i < COUNT(methods); i++)
         for (size_t count = 20; count <= 620; count += 300) {
-            vb_session *late = open_with(m, methods[i], 1, MOST_ROWS, prompt, count), *soon = open_with(m, methods[i], 0, MOST_ROWS, prompt, count);
-            vb_session_options o = {.context = MOST_ROWS, .threads = 1, .drafting = drafting_of(methods[i], 3, 0), .poison_cut_rows = 1};
+            vb_session *late = open_with(m, methods[i], 1, MOST_ROWS, prompt, count),
+                       *soon = open_with(m, methods[i], 0, MOST_ROWS, prompt, count);
+            vb_session_options o = {.context = MOST_ROWS, .threads = 1, .drafting = drafting_of(methods[i], 3, 0),
+                                    .poison_cut_rows = 1};
             vb_session *loaded;
             use_length(late->length, 0, 0);
             generate(late, 30, &r);
@@ -154,7 +161,10 @@ TEST(a_saved_session_has_the_rows_that_were_late)
             generate(loaded, 30, &r);
             check_same_prefix(methods[i], &right, &r, 30);
             vb_session_close(loaded);
-            OK(vb_session_load(&loaded, m, &(vb_session_options){.context = MOST_ROWS, .threads = 1, .drafting = drafting_of(methods[i], 3, 1)}, path, NULL, &err));
+            OK(vb_session_load(&loaded, m,
+                               &(vb_session_options){.context = MOST_ROWS, .threads = 1,
+                                                     .drafting = drafting_of(methods[i], 3, 1)},
+                               path, NULL, &err));
             generate(loaded, 31, &r);
             assert_memory_equal(r.token + 1, right.token, 30 * sizeof *r.token);
             vb_session_close(loaded);
@@ -192,7 +202,8 @@ TEST(a_session_saved_before_its_rows_were_caught_up_fits_into_smaller_passes)
         assert_int_equal(r.result.finish, VB_FINISH_STOPPED);
         late->work->stop = NULL;
         OK(vb_session_save(late, path, &(vb_file_options){.replace = 1}, &err));
-        vb_session_options o = {.context = 240, .threads = 1, .prefill_chunk = 1, .drafting = drafting_of(methods[i], 3, 0)};
+        vb_session_options o = {.context = 240, .threads = 1, .prefill_chunk = 1,
+                                .drafting = drafting_of(methods[i], 3, 0)};
         OK(vb_session_load(&loaded, m, &o, path, NULL, &err));
         check_same_draft(methods[i], late, loaded);
         vb_session_close(loaded);
@@ -202,7 +213,7 @@ TEST(a_session_saved_before_its_rows_were_caught_up_fits_into_smaller_passes)
     vb_model_close(m);
 }
 
-/* ---- in batches ---------------------------------------------------------------------------------------------------- */
+/* ---- in batches -------------------------------------------------------------------------------------------------- */
 
 #define JOBS 24
 
@@ -212,11 +223,13 @@ static void count_end(void *context, const vb_request_end *end)
     ++*(int *)context;
 }
 
-/* A session that is brought to the batch, with automatic lengths of at most `tokens` drafts. Through it the test reaches the lengths
- * that all such sequences of the batch share. */
-static vb_session *bring(vb_batch *b, const vb_model *m, const char *method, int tokens, struct record *r, int *ended, const int32_t *text)
+/* A session that is brought to the batch, with automatic lengths of at most `tokens` drafts. Through it the test
+ * reaches the lengths that all such sequences of the batch share. */
+static vb_session *bring(vb_batch *b, const vb_model *m, const char *method, int tokens, struct record *r, int *ended,
+                         const int32_t *text)
 {
-    vb_session_options o = {.context = 240, .threads = 1, .prefill_chunk = 48, .drafting = drafting_of(method, tokens, 1), .poison_cut_rows = 1};
+    vb_session_options o = {.context = 240, .threads = 1, .prefill_chunk = 48,
+                            .drafting = drafting_of(method, tokens, 1), .poison_cut_rows = 1};
     vb_session *s = open_session(m, &o, text, 20);
     vb_request q = {.session = s, .options = recording(r, s, 200), .done = count_end, .context = ended};
     OK(vb_batch_add(b, &q, NULL, &err));
@@ -228,14 +241,16 @@ static void check_batch(const vb_model *m, uint64_t *seed, const int32_t *text)
 {
     static struct job jobs[JOBS], alone[JOBS];
     vb_session_options like = {.context = 240, .threads = 1, .prefill_chunk = 48, .poison_cut_rows = 1};
-    vb_batch_options o = {.session = like, .max_sequences = 3 + (int)random_below(seed, 5), .keep_finished = (int)random_below(seed, 4)};
+    vb_batch_options o = {.session = like, .max_sequences = 3 + (int)random_below(seed, 5),
+                          .keep_finished = (int)random_below(seed, 4)};
     o.cache_tokens = random_below(seed, 2) ? 330 : 0;
     const char *method = methods[random_below(seed, 4)];
     o.session.drafting = drafting_of(method, 0, 1);
     vb_batch *b = open_batch_of(m, &o);
     static struct record brought[2], right;
     int ended = 0;
-    vb_session *s[2] = {bring(b, m, method, 0, &brought[0], &ended, text), bring(b, m, method, 2, &brought[1], &ended, text)};
+    vb_session *s[2] = {bring(b, m, method, 0, &brought[0], &ended, text),
+                        bring(b, m, method, 2, &brought[1], &ended, text)};
     struct draft_length *lengths[2] = {NULL, NULL};
     size_t left = 1, drafted = 0;
     for (size_t i = 0; i < JOBS; i++) {
@@ -254,7 +269,8 @@ static void check_batch(const vb_model *m, uint64_t *seed, const int32_t *text)
     for (int steps = 0; left; steps++) {
         for (int i = 0; i < 2 && steps; i++)
             if (steps == 1 || !random_below(seed, 12))
-                use_length(lengths[i], random_below(seed, 2) ? 0 : (int)random_below(seed, 5), (int)random_below(seed, 3));
+                use_length(lengths[i], random_below(seed, 2) ? 0 : (int)random_below(seed, 5),
+                           (int)random_below(seed, 3));
         OK(vb_batch_step(b, &left, &err));
         for (int i = 0; i < 2 && !steps; i++) {
             lengths[i] = s[i]->length;
@@ -293,7 +309,8 @@ TEST(in_a_batch_no_bit_depends_on_when_rows_are_computed)
     vb_model_close(m);
 }
 
-/* Rejection reads drafts, so the text of a request with fixed lengths would depend on which rows another sequence has forgotten. */
+/* Rejection reads drafts, so the text of a request with fixed lengths would depend on which rows another sequence has
+ * forgotten. */
 TEST(a_drafter_that_has_forgotten_rows_gives_none_to_fixed_lengths)
 {
     static struct job first, second, alone;
@@ -330,9 +347,11 @@ TEST(padded_passes_of_automatic_lengths_fit_into_a_batch)
     random_tokens(m, 7, text, COUNT(text));
     vb_session_options like = {.context = 120, .threads = 1, .prefill_chunk = 4, .padded = 1, .poison_cut_rows = 1};
     for (int small = 0; small < 2; small++) {
-        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like, .max_sequences = COUNT(jobs), .cache_tokens = small ? 140 : 0});
+        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like, .max_sequences = COUNT(jobs),
+                                                           .cache_tokens = small ? 140 : 0});
         for (size_t i = 0; i < COUNT(jobs); i++) {
-            jobs[i] = (struct job){.options = {.max_tokens = 30, .ignore_eos = 1}, .drafting = drafting_of("mtp-eagle", 0, 1)};
+            jobs[i] = (struct job){.options = {.max_tokens = 30, .ignore_eos = 1},
+                                   .drafting = drafting_of("mtp-eagle", 0, 1)};
             job_prompt(&jobs[i], text + 4 * i, 10);
             add_job(b, m, &jobs[i]);
         }

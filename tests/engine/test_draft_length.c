@@ -1,8 +1,9 @@
-/* tests/engine/test_draft_length.c -- automatic lengths: on invented costs and acceptances it settles on the length that is fastest, follows
- * when they change, and no length that it chooses reaches the output. Runs in the repository's root. */
+/* tests/engine/test_draft_length.c -- automatic lengths: on invented costs and acceptances it settles on the length
+ * that is fastest, follows when they change, and no length that it chooses reaches the output. Runs in the repository's
+ * root. */
 #include "tests/support/engine_support.h"
 
-/* ---- an invented machine ------------------------------------------------------------------------------------------ */
+/* ---- an invented machine ----------------------------------------------------------------------------------------- */
 
 struct machine {
     double stands;                /* a k-th draft, when those before it do */
@@ -59,11 +60,16 @@ static double drive_many(struct draft_length *l, const struct machine *m, int n,
     return all / seconds;
 }
 
-static double drive(struct draft_length *l, const struct machine *m, int rounds, uint64_t *random) { return drive_many(l, m, 1, rounds, random); }
+static double drive(struct draft_length *l, const struct machine *m, int rounds, uint64_t *random)
+{
+    return drive_many(l, m, 1, rounds, random);
+}
 
 static const struct machine machines[] = {
-    {0.9, 1, 0.02, 0.01, 0}, {0.9, 1, 0.3, 0.2, 0}, {0.6, 1, 0.1, 0.05, 0}, {0.3, 1, 0.5, 0.2, 0}, {0.0, 1, 0.1, 0.1, 0},
-    {1.0, 1, 0.0, 0.0, 0}, {0.8, 1, 0.05, 0.3, 0}, {0.5, 1, 0.9, 0.1, 0}, {0.75, 1, 0.2, 0.1, 0.3}, {0.95, 1, 0.1, 0.02, 0.3},
+    {0.9, 1, 0.02, 0.01, 0}, {0.9, 1, 0.3, 0.2, 0}, {0.6, 1, 0.1, 0.05, 0},
+    {0.3, 1, 0.5, 0.2, 0}, {0.0, 1, 0.1, 0.1, 0},
+    {1.0, 1, 0.0, 0.0, 0}, {0.8, 1, 0.05, 0.3, 0}, {0.5, 1, 0.9, 0.1, 0},
+    {0.75, 1, 0.2, 0.1, 0.3}, {0.95, 1, 0.1, 0.02, 0.3},
     {0.2, 1, 0.4, 0.3, 0.3},
 };
 
@@ -78,7 +84,8 @@ TEST(the_length_that_is_fastest_is_found)
             drive(&l, m, 200, &random);
             int K = fastest(m, 15);
             double best = tokens(m, K) / cost(m, K), found = drive(&l, m, 3000, &random);
-            if (found < 0.94 * best) /* trials of another K, and a K next to the fastest where chance made it look faster */
+            if (found < 0.94 * best) /* trials of another K, and a K next to the fastest where chance made it look
+                                        faster */
                 fail_msg("machine %zu: %f tokens a second, %f with K = %d", i, found, best, K);
         }
 }
@@ -97,7 +104,8 @@ TEST(a_short_run_is_not_much_slower_than_the_best_or_than_none)
         int K = fastest(m, 15);
         double best = tokens(m, K) / cost(m, K);
         if (sum < 0.7 * best)
-            fail_msg("machine %zu: %f tokens a second in 60 rounds, %f with K = %d from the beginning", i, sum, best, K);
+            fail_msg("machine %zu: %f tokens a second in 60 rounds, %f with K = %d from the beginning", i, sum, best,
+                     K);
     }
 }
 
@@ -114,7 +122,8 @@ static double seconds_from_cold(struct draft_length *l, const struct machine *m,
         while (stood < K && uniform(random) < m->stands)
             stood++;
         struct draft_round r = {.drafting = 1, .rows = 1 + (size_t)K, .tokens = 1 + (size_t)stood,
-                                .pass = slow * (m->first + m->row * K) * (1 + m->noise * uniform(random)), .proposing = slow * m->draft * K};
+                                .pass = slow * (m->first + m->row * K) * (1 + m->noise * uniform(random)),
+                                .proposing = slow * m->draft * K};
         rounds[K]++;
         all += r.tokens;
         seconds += r.pass + r.proposing;
@@ -142,7 +151,8 @@ TEST(where_drafts_do_not_pay_a_short_run_loses_little)
 
 TEST(it_follows_when_text_or_machine_change)
 {
-    const struct machine good = {0.9, 1, 0.1, 0.05, 0.1}, bad = {0.05, 1, 0.4, 0.2, 0.1}, slow = {0.9, 1, 0.9, 0.3, 0.1};
+    const struct machine good = {0.9, 1, 0.1, 0.05, 0.1}, bad = {0.05, 1, 0.4, 0.2, 0.1},
+                         slow = {0.9, 1, 0.9, 0.3, 0.1};
     const struct machine *turns[] = {&good, &bad, &good, &slow, &good};
     struct draft_length l;
     uint64_t random = 7;
@@ -156,11 +166,12 @@ TEST(it_follows_when_text_or_machine_change)
     }
 }
 
-/* ---- in sessions -------------------------------------------------------------------------------------------------- */
+/* ---- in sessions ------------------------------------------------------------------------------------------------- */
 
 TEST(lengths_chosen_as_the_run_goes_change_no_bit)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
+                                          "draft-model"};
     static struct record plain, r;
     int32_t prompt[20];
     vb_model *m = open_tiny("v3-mtp3");
@@ -170,8 +181,9 @@ TEST(lengths_chosen_as_the_run_goes_change_no_bit)
         run_plain(m, &sampling, prompt, COUNT(prompt), 220, &plain);
         for (size_t i = 0; i < COUNT(methods); i++)
             for (int most = 0; most <= VB_MAX_DRAFT; most += 3) {
-                vb_session_options o = {.context = 240, .threads = 1, .drafting.method = methods[i], .drafting.tokens = most, .drafting.automatic = 1,
-                                        .drafting.model = m, .sampling = sampling, .padded = most == 6, .poison_cut_rows = 1};
+                vb_session_options o = {.context = 240, .threads = 1, .drafting.method = methods[i],
+                                        .drafting.tokens = most, .drafting.automatic = 1, .drafting.model = m,
+                                        .sampling = sampling, .padded = most == 6, .poison_cut_rows = 1};
                 vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
                 assert_int_equal(s->max_draft, most ? most : i ? VB_MAX_DRAFT : 3);
                 generate(s, 100, &r);
@@ -208,8 +220,10 @@ TEST(drafts_of_a_neighbour_with_another_method_cost_nothing)
     vb_batch *b = NULL;
     vb_model *m = open_tiny("v3");
     random_tokens(m, 3, prompt, COUNT(prompt));
-    vb_session_options of[2] = {{.context = 60, .threads = 1, .drafting = {.method = "ngram", .tokens = 2, .automatic = 1}},
-                                {.context = 60, .threads = 1, .drafting = {.method = "callback", .tokens = 1, .callback = draft_slowly}}};
+    vb_session_options of[2] = {{.context = 60, .threads = 1,
+                                 .drafting = {.method = "ngram", .tokens = 2, .automatic = 1}},
+                                {.context = 60, .threads = 1,
+                                 .drafting = {.method = "callback", .tokens = 1, .callback = draft_slowly}}};
     vb_session *s[2];
     OK(vb_batch_open(&b, m, &(vb_batch_options){.session = {.context = 60, .threads = 1}}, &err));
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
-/* tests/engine/test_draft_methods.c -- the draft methods without MTP modules: what they propose, against a second definition, and
- * that nothing they could propose reaches the output. Runs in the repository's root. */
+/* tests/engine/test_draft_methods.c -- the draft methods without MTP modules: what they propose, against a second
+ * definition, and that nothing they could propose reaches the output. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/text/tokenizer.h"
@@ -17,7 +17,7 @@ static void repetitive_tokens(const vb_model *m, uint64_t seed, int32_t *tokens,
         tokens[i] = tokens[i - n / 2];
 }
 
-/* ---- ngram -------------------------------------------------------------------------------------------------------- */
+/* ---- ngram ------------------------------------------------------------------------------------------------------- */
 
 /* The definition, from the longest n-gram down, from the latest place back; the copied text grows with the copy. */
 static int look_up(const int32_t *tokens, size_t count, size_t min, size_t max, int32_t *draft, int K)
@@ -41,7 +41,8 @@ static struct drafter *open_ngram(const vb_model *m, int32_t min, int32_t max)
     static char settings[64];
     snprintf(settings, sizeof settings, min ? "ngram-min=%d" : "", min);
     if (max)
-        snprintf(settings + strlen(settings), sizeof settings - strlen(settings), "%sngram-max=%d", min ? "," : "", max);
+        snprintf(settings + strlen(settings), sizeof settings - strlen(settings), "%sngram-max=%d", min ? "," : "",
+                 max);
     asked = (vb_session_options){.drafting.settings = settings};
     struct drafter_options o = {.asked = &asked, .context = 512, .most_observed = 512, .max_draft = VB_MAX_DRAFT};
     OK(draft_ngram.open(&d, m, &o, &err));
@@ -55,8 +56,8 @@ static void check_look_up(struct drafter *d, const int32_t *tokens, size_t count
     for (int K = 1; K <= VB_MAX_DRAFT; K += 7) {
         int n = look_up(tokens, count, min, max, wanted, K), m = draft_ngram.propose(d, NULL, found, K, &failed);
         if (n != m || memcmp(wanted, found, (size_t)n * sizeof *wanted))
-            fail_msg("after %zu tokens, n %zu to %zu, K %d: %d drafts, the first %d; wanted %d, the first %d", count, min, max,
-                     K, m, m ? (int)found[0] : -1, n, n ? (int)wanted[0] : -1);
+            fail_msg("after %zu tokens, n %zu to %zu, K %d: %d drafts, the first %d; wanted %d, the first %d", count,
+                     min, max, K, m, m ? (int)found[0] : -1, n, n ? (int)wanted[0] : -1);
     }
     assert_int_equal(failed, 0);
 }
@@ -73,7 +74,8 @@ TEST(ngram_proposes_what_followed_the_longest_and_then_the_latest_match)
             for (size_t k = 0; k < COUNT(tokens); k++)
                 tokens[k] = (int32_t)random_below(&random, alphabet);
             for (size_t count = 0; count < COUNT(tokens);) {
-                size_t more = 1 + random_below(&random, 5), back = random_below(&random, 4) ? 0 : random_below(&random, count + 1);
+                size_t more = 1 + random_below(&random, 5),
+                       back = random_below(&random, 4) ? 0 : random_below(&random, count + 1);
                 count -= back; /* a cut: what comes then overwrites */
                 for (size_t k = count; back && k < COUNT(tokens); k++)
                     tokens[k] = (int32_t)random_below(&random, alphabet);
@@ -114,16 +116,29 @@ TEST(ngram_by_hand)
     expect_drafts(m, 0, 0, again, COUNT(again), go_on, 5);                /* what overlaps goes on */
     expect_drafts(m, 0, 0, text, 1, NULL, 0);
     vb_session *s;
-    static const struct { const char *settings, *says; } wrong[] = {
-        {"ngram-min=5,ngram-max=3", "ngram-min is 5, more than ngram-max, which is 3"}, {"ngram-max=65", "ngram-max is 65, wanted a number from 1 to 64"},
-        {"ngram-min=-1", "ngram-min is -1, wanted"}, {"ngram-min=", "ngram-min is , wanted"}, {"ngram-min=2x", "ngram-min is 2x, wanted"},
-        {"ngram-min=18446744073709551617", "ngram-min is 18446744073709551617, wanted"},
-        {"ngram-mi=1", "unknown setting ngram-mi=1 of draft methods; known are ngram-min=2,ngram-max=4"}, {"ngram-min", "unknown setting ngram-min of"},
-        {"ngram-max=3,x=1", "unknown setting x=1"}, {",", "unknown setting "}, {"=1", "unknown setting =1"}};
+    static const struct { const char *settings, *says;
+    } wrong[] = {
+                 {"ngram-min=5,ngram-max=3", "ngram-min is 5, more than ngram-max, which is 3"},
+                 {"ngram-max=65", "ngram-max is 65, wanted a number from 1 to 64"},
+                 {"ngram-min=-1", "ngram-min is -1, wanted"},
+                 {"ngram-min=", "ngram-min is , wanted"},
+                 {"ngram-min=2x", "ngram-min is 2x, wanted"},
+                 {"ngram-min=18446744073709551617", "ngram-min is 18446744073709551617, wanted"},
+                 {"ngram-mi=1", "unknown setting ngram-mi=1 of draft methods; known are ngram-min=2,ngram-max=4"},
+                 {"ngram-min", "unknown setting ngram-min of"},
+                 {"ngram-max=3,x=1", "unknown setting x=1"},
+                 {",", "unknown setting "},
+                 {"=1", "unknown setting =1"}};
     for (size_t i = 0; i < COUNT(wrong); i++)
-        REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting = {.method = "ngram", .settings = wrong[i].settings}}, &err),
+        REFUSED(vb_session_open(&s, m,
+                                &(vb_session_options){.context = 9,
+                                                      .drafting = {.method = "ngram", .settings = wrong[i].settings}},
+                                &err),
                 VB_BAD_ARGUMENT, wrong[i].says);
-    OK(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting = {.method = "ngram", .settings = "ngram-min=3,ngram-min=1,"}}, &err));
+    OK(vb_session_open(&s, m,
+                       &(vb_session_options){.context = 9,
+                                             .drafting = {.method = "ngram", .settings = "ngram-min=3,ngram-min=1,"}},
+                       &err));
     vb_session_close(s);
     vb_model_close(m);
 }
@@ -136,9 +151,12 @@ TEST(methods_are_listed)
     size_t n = 0;
     for (; vb_draft_methods(n, &method); n++) {
         vb_session *s;
-        vb_session_options o = {.context = 20, .threads = 1, .drafting = {.method = method.name, .tokens = 2, .settings = method.settings,
-                                                                         .tree.topk = method.trees ? 2 : 0}};
-        const char *needed = method.needs_model ? "wants a draft model" : method.needs_head ? "wants the directory" : "wants a function";
+        vb_session_options o = {.context = 20, .threads = 1,
+                                .drafting = {.method = method.name, .tokens = 2, .settings = method.settings,
+                                             .tree.topk = method.trees ? 2 : 0}};
+        const char *needed = method.needs_model ? "wants a draft model"
+                             : method.needs_head ? "wants the directory"
+                             : "wants a function";
         assert_true(strlen(method.about) > 10 && strlen(method.about) < 90 && !strchr(method.about, '\n'));
         if (method.needs_model || method.needs_head || method.needs_callback) {
             REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, needed);
@@ -151,14 +169,25 @@ TEST(methods_are_listed)
     vb_model_close(m);
 }
 
-/* ---- callback ----------------------------------------------------------------------------------------------------- */
+/* ---- callback ---------------------------------------------------------------------------------------------------- */
 
 /* A callback that says what it is told to, and checks what it is told. */
 struct speaker {
     const vb_session *session;
     const int32_t *right; /* the timeline of plain decoding */
     int32_t V;
-    enum { RIGHT, WRONG, OUTSIDE, NEGATIVE, TOO_MANY, NEGATIVE_COUNT, RIGHT_THEN_OUTSIDE, NOTHING, BY_CHANCE, MANNERS } manner;
+    enum {
+        RIGHT,
+        WRONG,
+        OUTSIDE,
+        NEGATIVE,
+        TOO_MANY,
+        NEGATIVE_COUNT,
+        RIGHT_THEN_OUTSIDE,
+        NOTHING,
+        BY_CHANCE,
+        MANNERS
+    } manner;
     uint64_t random;
     size_t asked, nonsense;
 };
@@ -175,12 +204,19 @@ static int speak(void *context, const int32_t *tokens, size_t count, int32_t *dr
     k->asked++;
     for (int i = 0; i < VB_MAX_DRAFT; i++) { /* also beyond max: there is room */
         int32_t right = k->right[count + (size_t)i];
-        draft[i] = manner == WRONG ? (right + 1) % k->V : manner == OUTSIDE ? k->V : manner == NEGATIVE ? INT32_MIN : right;
+        draft[i] = manner == WRONG ? (right + 1) % k->V
+                   : manner == OUTSIDE ? k->V
+                   : manner == NEGATIVE ? INT32_MIN
+                   : right;
     }
     if (manner == RIGHT_THEN_OUTSIDE)
         draft[max / 2] = INT32_MAX;
-    k->nonsense += manner == OUTSIDE || manner == NEGATIVE || manner == TOO_MANY || manner == NEGATIVE_COUNT || manner == RIGHT_THEN_OUTSIDE;
-    return manner == TOO_MANY ? max + 1 + (int)k->asked * 1000 : manner == NEGATIVE_COUNT ? -3 : manner == NOTHING ? 0 : max;
+    k->nonsense += manner == OUTSIDE || manner == NEGATIVE || manner == TOO_MANY || manner == NEGATIVE_COUNT ||
+                   manner == RIGHT_THEN_OUTSIDE;
+    return manner == TOO_MANY ? max + 1 + (int)k->asked * 1000
+           : manner == NEGATIVE_COUNT ? -3
+           : manner == NOTHING ? 0
+           : max;
 }
 
 TEST(whatever_a_callback_says_the_output_is_the_same)
@@ -198,8 +234,9 @@ TEST(whatever_a_callback_says_the_output_is_the_same)
         for (int K = 1; K <= VB_MAX_DRAFT; K += 7)
             for (int manner = 0; manner < MANNERS; manner++) {
                 struct speaker k = {.right = timeline, .V = vb_vocab_size(m), .manner = manner};
-                vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = "callback", .drafting.tokens = K,
-                                        .drafting.callback = speak, .drafting.context = &k, .poison_cut_rows = 1};
+                vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = "callback",
+                                        .drafting.tokens = K, .drafting.callback = speak, .drafting.context = &k,
+                                        .poison_cut_rows = 1};
                 vb_session *s = open_session(m, &o, NULL, 0);
                 k.session = s;
                 OK(vb_append(s, timeline, PROMPT, &err));
@@ -239,11 +276,12 @@ TEST(a_callback_is_asked_by_draft_too_and_must_be_there)
     vb_model_close(m);
 }
 
-/* ---- draft-model -------------------------------------------------------------------------------------------------- */
+/* ---- draft-model ------------------------------------------------------------------------------------------------- */
 
 TEST(a_draft_model_proposes_what_it_would_decode)
 {
-    static const char *const pairs[][2] = {{"v3", "v3"}, {"v3", "v2-lite"}, {"moonlight", "v3-mtp3"}, {"glm", "moonlight"}};
+    static const char *const pairs[][2] = {{"v3", "v3"}, {"v3", "v2-lite"}, {"moonlight", "v3-mtp3"},
+                                           {"glm", "moonlight"}};
     static struct record r, of_small;
     char what[96];
     int32_t prompt[PROMPT], next, drafts[VB_MAX_DRAFT], n;
@@ -251,8 +289,9 @@ TEST(a_draft_model_proposes_what_it_would_decode)
         vb_model *m = open_tiny(pairs[i][0]), *small = open_tiny(pairs[i][1]);
         int32_t V = vb_vocab_size(m), of_both = V < vb_vocab_size(small) ? V : vb_vocab_size(small);
         for (uint64_t seed = 0; seed < 12; seed++) {
-            vb_session_options o = {.context = 100, .threads = 1, .drafting.method = "draft-model", .drafting.model = small, .poison_cut_rows = 1,
-                                    .drafting.tokens = 1 + (int)seed, .prefill_chunk = (int[]){0, 1, 7, 40}[seed % 4]};
+            vb_session_options o = {.context = 100, .threads = 1, .drafting.method = "draft-model",
+                                    .drafting.model = small, .poison_cut_rows = 1, .drafting.tokens = 1 + (int)seed,
+                                    .prefill_chunk = (int[]){0, 1, 7, 40}[seed % 4]};
             size_t count = seed ? 1 + random_below(&(uint64_t){seed}, PROMPT) : PROMPT, all;
             random_tokens(of_both == V ? m : small, seed, prompt, count);
             vb_session *s = open_session(m, &o, prompt, count);
@@ -276,7 +315,8 @@ TEST(a_draft_model_proposes_what_it_would_decode)
                 if (of_small.token[k] >= of_both)
                     break; /* only the small model has it: another one was drafted */
                 if (drafts[k] != of_small.token[k])
-                    fail_msg("%s: draft %d of %d is %d, decoding gives %d", what, k + 1, n, (int)drafts[k], (int)of_small.token[k]);
+                    fail_msg("%s: draft %d of %d is %d, decoding gives %d", what, k + 1, n, (int)drafts[k],
+                             (int)of_small.token[k]);
             }
             assert_true(vb_draft_memory(s) > 100 * sizeof(float));
             vb_session_close(s);
@@ -295,7 +335,8 @@ TEST(beyond_a_draft_models_positions_nothing_is_drafted)
     for (size_t i = 0; i < PROMPT; i++)
         prompt[i] %= vb_vocab_size(small);
     run_plain(m, NULL, prompt, PROMPT, 300, &plain);
-    vb_session_options o = {.context = 330, .threads = 1, .drafting.method = "draft-model", .drafting.model = small, .drafting.tokens = 5, .poison_cut_rows = 1};
+    vb_session_options o = {.context = 330, .threads = 1, .drafting.method = "draft-model", .drafting.model = small,
+                            .drafting.tokens = 5, .poison_cut_rows = 1};
     vb_session *s = open_session(m, &o, prompt, PROMPT);
     generate(s, 300, &r);
     check_same("a small model of 256 positions", &plain, &r);
@@ -320,12 +361,15 @@ TEST(beyond_a_draft_models_positions_nothing_is_drafted)
 
 TEST(tokenizers_match_when_every_token_does)
 {
-    static const char json[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2%s}, \"merges\": [\"a b\"]}, "
-                               "\"added_tokens\": [{\"id\": 4, \"content\": \"<%s>\", \"special\": true}], "
-                               "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}, "
-                               "\"decoder\": {\"type\": \"ByteLevel\"}}";
-    static const char *const variants[][3] = {{"", "end", "{}"}, {", \"c\": 3", "end", "{}"}, {"", "END", "{}"}, {"", "end", "{\"eos_token\": \"<end>\"}"}};
-    static const char *const says[] = {NULL, "token 3 is no token in one and \"c\" in the other", "token 4 is \"<end>\" in one and \"<END>\" in the other",
+    static const char json[] =
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2%s}, \"merges\": [\"a b\"]}, "
+        "\"added_tokens\": [{\"id\": 4, \"content\": \"<%s>\", \"special\": true}], "
+        "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+        "\"use_regex\": false}, \"decoder\": {\"type\": \"ByteLevel\"}}";
+    static const char *const variants[][3] = {{"", "end", "{}"}, {", \"c\": 3", "end", "{}"}, {"", "END", "{}"},
+                                              {"", "end", "{\"eos_token\": \"<end>\"}"}};
+    static const char *const says[] = {NULL, "token 3 is no token in one and \"c\" in the other",
+                                       "token 4 is \"<end>\" in one and \"<END>\" in the other",
                                        "EOS are -1 and -1 in one and -1 and 4"};
     struct vb_tokenizer *t[COUNT(variants)];
     char text[600];
@@ -342,7 +386,7 @@ TEST(tokenizers_match_when_every_token_does)
         tokenizer_close(t[i]);
 }
 
-/* ---- p-min -------------------------------------------------------------------------------------------------------- */
+/* ---- p-min ------------------------------------------------------------------------------------------------------- */
 
 /* Each row that a module's head reads, and what was drafted from it. */
 struct watcher {
@@ -372,7 +416,8 @@ static void watch_choice(void *context, const vb_trace *t)
     if (t->kind != VB_TRACE_CHOOSE || t->depth < 0)
         return;
     if ((t->token < 0) != (w->p < w->p_min) && fabs(w->p - w->p_min) > 1e-5)
-        fail_msg("a token of probability %f %s with p-min %f", w->p, t->token < 0 ? "ended the draft" : "was drafted", w->p_min);
+        fail_msg("a token of probability %f %s with p-min %f", w->p, t->token < 0 ? "ended the draft" : "was drafted",
+                 w->p_min);
     w->stood += t->token >= 0;
     w->ended += t->token < 0;
 }
@@ -390,9 +435,9 @@ TEST(a_draft_ends_before_the_first_token_below_p_min)
         size_t drafted = SIZE_MAX;
         for (int tenths = 0; tenths <= 10; tenths += 2) {
             struct watcher w = {.p_min = (double)((float)tenths / 10)};
-            vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = methods[i], .drafting.tokens = 5, .poison_cut_rows = 1,
-                                    .drafting.p_min = (float)tenths / 10, .tap = watch_logits, .tap_context = &w,
-                                    .trace = watch_choice, .trace_context = &w};
+            vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = methods[i],
+                                    .drafting.tokens = 5, .poison_cut_rows = 1, .drafting.p_min = (float)tenths / 10,
+                                    .tap = watch_logits, .tap_context = &w, .trace = watch_choice, .trace_context = &w};
             run(m, &o, prompt, PROMPT, TOKENS, &r);
             check_same(methods[i], &plain, &r);
             assert_int_equal(r.result.draft_failures, 0);
@@ -401,8 +446,10 @@ TEST(a_draft_ends_before_the_first_token_below_p_min)
         }
     }
     vb_session *s;
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.p_min = 1.5f}, &err), VB_BAD_ARGUMENT, "p-min is 1.5");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.p_min = NAN}, &err), VB_BAD_ARGUMENT, "p-min");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.p_min = 1.5f}, &err), VB_BAD_ARGUMENT,
+            "p-min is 1.5");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.p_min = NAN}, &err), VB_BAD_ARGUMENT,
+            "p-min");
     vb_model_close(m);
 }
 
@@ -420,7 +467,8 @@ TEST(a_draft_model_ends_its_draft_where_it_is_not_sure)
     for (uint64_t seed = 0; seed < 20; seed++) {
         int32_t text[200] = {0}, next, drafts[VB_MAX_DRAFT], longer[VB_MAX_DRAFT], n, all;
         double p[200];
-        vb_session_options o = {.context = 100, .threads = 1, .drafting.method = "draft-model", .drafting.model = m, .drafting.tokens = 9};
+        vb_session_options o = {.context = 100, .threads = 1, .drafting.method = "draft-model", .drafting.model = m,
+                                .drafting.tokens = 9};
         random_tokens(m, seed, text, 12);
         vb_session *s = open_session(m, &o, text, 12);
         OK(vb_draft(s, &next, longer, &all, &err));
@@ -437,14 +485,15 @@ TEST(a_draft_model_ends_its_draft_where_it_is_not_sure)
         s = open_session(m, &o, text, 12);
         OK(vb_draft(s, &next, drafts, &n, &err));
         if (n != wanted || memcmp(drafts, longer, (size_t)n * sizeof *drafts))
-            fail_msg("seed %d, p-min %f: %d drafts, wanted the first %d", (int)seed, (double)o.drafting.p_min, (int)n, wanted);
+            fail_msg("seed %d, p-min %f: %d drafts, wanted the first %d", (int)seed, (double)o.drafting.p_min, (int)n,
+                     wanted);
         vb_session_close(s);
         vb_session_close(whole);
     }
     vb_model_close(m);
 }
 
-/* ---- every method ------------------------------------------------------------------------------------------------- */
+/* ---- every method ------------------------------------------------------------------------------------------------ */
 
 TEST(every_method_gives_the_bits_of_plain_decoding_and_some_drafts_stand)
 {
@@ -459,17 +508,21 @@ TEST(every_method_gives_the_bits_of_plain_decoding_and_some_drafts_stand)
         for (size_t i = 0; i < COUNT(names) - !have_tale(); i++) {
             snprintf(dir, sizeof dir, "golden/%s%s", i < 2 ? "tiny/" : "", names[i]);
             vb_model *m = open_model(dir), *rounded = NULL;
-            OK(vb_model_open(&rounded, dir, &(vb_model_options){.precision = "bf16"}, &err)); /* now and then of another mind */
+            /* now and then of another mind */
+            OK(vb_model_open(&rounded, dir, &(vb_model_options){.precision = "bf16"}, &err));
             repetitive_tokens(m, 8, prompt, PROMPT);
             for (int temperature = 0; temperature < 2; temperature++) {
                 vb_sampling sampling = {.temperature = (float)temperature, .seed = 3};
                 run_plain(m, &sampling, prompt, PROMPT, TOKENS, &plain);
                 for (int K = 1; K <= VB_MAX_DRAFT; K += i < 2 ? 1 : 3) { /* the bundled model is slower */
-                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = methods[method], .drafting.tokens = K,
+                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1,
+                                            .drafting.method = methods[method], .drafting.tokens = K,
                                             .prefill_chunk = K % 3 * 7, .sampling = sampling, .padded = K % 4 == 0,
-                                            .drafting.settings = K % 2 ? "ngram-min=2" : "ngram-min=1", .drafting.model = K % 2 ? rounded : other, .poison_cut_rows = 1};
+                                            .drafting.settings = K % 2 ? "ngram-min=2" : "ngram-min=1",
+                                            .drafting.model = K % 2 ? rounded : other, .poison_cut_rows = 1};
                     run(m, &o, prompt, PROMPT, TOKENS, &r);
-                    snprintf(what, sizeof what, "%s, %s, K %d, temperature %d", names[i], methods[method], K, temperature);
+                    snprintf(what, sizeof what, "%s, %s, K %d, temperature %d", names[i], methods[method], K,
+                             temperature);
                     check_same(what, &plain, &r);
                     assert_int_equal(r.result.draft_failures, 0);
                     drafted += r.result.drafted;

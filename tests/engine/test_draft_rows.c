@@ -1,5 +1,5 @@
-/* tests/engine/test_draft_rows.c -- the rows that drafts are chosen from, number by number: a draft is only an argmax, which
- * many a mistake leaves as it is. Runs in the repository's root.
+/* tests/engine/test_draft_rows.c -- the rows that drafts are chosen from, number by number: a draft is only an argmax,
+ * which many a mistake leaves as it is. Runs in the repository's root.
  *
  * The bound is test_truth's: references perturbed by up to half an f32 ulp say how far an f32 program may be away. */
 #include "tests/support/engine_support.h"
@@ -38,7 +38,8 @@ static void see(void *context, const vb_tap *tap)
 }
 
 /* how far so many perturbed proposals are from the unperturbed one, at most, while they draft the same */
-static double spread_of(const struct reference *ref, const int32_t *tokens, size_t n, int32_t next, size_t method, size_t V)
+static double spread_of(const struct reference *ref, const int32_t *tokens, size_t n, int32_t next, size_t method,
+                        size_t V)
 {
     double *exact = calloc(2 * K * V, sizeof *exact), *other = exact + K * V, spread = 0;
     enum reference_draft_method m = (enum reference_draft_method)method;
@@ -71,8 +72,9 @@ TEST(rows_that_choose_drafts_are_as_near_to_the_truth_as_f32_allows)
         for (size_t method = 0; method < 2; method++) {
             double spread = -1;
             for (int chunk = 0; chunk <= 7; chunk += 7) {
-                vb_session_options o = {.context = (int32_t)count + 16, .threads = 1, .drafting.method = mtp_method(method),
-                                        .drafting.tokens = K, .prefill_chunk = chunk, .tap = see, .tap_context = &seen};
+                vb_session_options o = {.context = (int32_t)count + 16, .threads = 1,
+                                        .drafting.method = mtp_method(method), .drafting.tokens = K,
+                                        .prefill_chunk = chunk, .tap = see, .tap_context = &seen};
                 seen = (struct seen){.V = V};
                 vb_session *s = open_session(m, &o, tokens, count);
                 OK(vb_draft(s, &next, drafts, &n, &err));
@@ -83,8 +85,8 @@ TEST(rows_that_choose_drafts_are_as_near_to_the_truth_as_f32_allows)
                 double is = distance(seen.logits, golden_data(&g, name, &size), K * V);
                 assert_int_equal(size, K * V);
                 if (getenv("VERBOSE"))
-                    print_message("%s, %s, chunk %d: %.3g, perturbed references %.3g: %.2f times\n", names[i], o.drafting.method,
-                                  chunk, is, spread, is / spread);
+                    print_message("%s, %s, chunk %d: %.3g, perturbed references %.3g: %.2f times\n", names[i],
+                                  o.drafting.method, chunk, is, spread, is / spread);
                 if (!(is <= TIMES * spread))
                     fail_msg("%s, %s, chunk %d: %.3g away from the truth, perturbed references are %.3g away", names[i],
                              o.drafting.method, chunk, is, spread);
@@ -107,8 +109,8 @@ TEST(rows_of_modules_turn_by_the_position_of_their_hidden_row)
     for (size_t i = 0; i < COUNT(names); i++)
         for (size_t method = 0; method < 2; method++) {
             vb_model *m = open_tiny(names[i]);
-            vb_session_options o = {.context = 64, .threads = 1, .drafting.method = mtp_method(method), .drafting.tokens = 1,
-                                    .tap = see, .tap_context = &seen};
+            vb_session_options o = {.context = 64, .threads = 1, .drafting.method = mtp_method(method),
+                                    .drafting.tokens = 1, .tap = see, .tap_context = &seen};
             random_tokens(m, 8, prompt, COUNT(prompt));
             vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
             seen.rows = 0;

@@ -1,5 +1,6 @@
-/* tests/engine/test_draft_tree.c -- growing and pruning a tree of drafts (engine/draft/tree.h), without a model: against the rules written
- * down naively, against all sequences there are, and as a chain. Probabilities are powers of 1/2, so that ties are everywhere. */
+/* tests/engine/test_draft_tree.c -- growing and pruning a tree of drafts (engine/draft/tree.h), without a model:
+ * against the rules written down naively, against all sequences there are, and as a chain. Probabilities are powers of
+ * 1/2, so that ties are everywhere. */
 #include "tests/support/engine_support.h"
 
 #include "engine/draft/tree.h"
@@ -7,7 +8,7 @@
 
 #include <math.h>
 
-/* ---- a drafter that is a table: what may follow a sequence of ranks -------------------------------------------------- */
+/* ---- a drafter that is a table: what may follow a sequence of ranks ---------------------------------------------- */
 
 struct world {
     uint64_t seed;
@@ -63,7 +64,7 @@ static void by_engine(const struct world *w, struct draft_tree *t)
     tree_close(&b, NULL);
 }
 
-/* ---- the rules, naively ---------------------------------------------------------------------------------------------- */
+/* ---- the rules, naively ------------------------------------------------------------------------------------------ */
 
 struct naive {
     const struct naive *parent; /* NULL: the last committed token */
@@ -136,10 +137,11 @@ static void check_tree(const char *what, const struct world *w, const struct dra
         int parent = -1;
         for (int k = 0; k < i; k++)
             parent = order[k] == node->parent ? k : parent;
-        if (t->confidence[i] != node->confidence || t->depth[i] != node->path.n || t->token[i] != node->path.token[node->path.n - 1] ||
-            t->parent[i] != parent)
-            fail_msg("%s: node %d is token %d, depth %d, after %d, %g; wanted %d, %d, %d, %g", what, i, t->token[i], t->depth[i], t->parent[i],
-                     t->confidence[i], node->path.token[node->path.n - 1], node->path.n, parent, node->confidence);
+        if (t->confidence[i] != node->confidence || t->depth[i] != node->path.n ||
+            t->token[i] != node->path.token[node->path.n - 1] || t->parent[i] != parent)
+            fail_msg("%s: node %d is token %d, depth %d, after %d, %g; wanted %d, %d, %d, %g", what, i, t->token[i],
+                     t->depth[i], t->parent[i], t->confidence[i], node->path.token[node->path.n - 1], node->path.n,
+                     parent, node->confidence);
     }
 }
 
@@ -150,7 +152,8 @@ TEST(trees_are_the_rules_ties_and_all)
     size_t deepest = 0;
     for (uint64_t seed = 0; seed < 4000; seed++) {
         uint64_t r = seed;
-        struct world w = {.seed = next_random(&r), .topk = 1 + (int)random_below(&r, seed % 5 ? 5 : VB_MAX_TOPK), .sharp = seed % 3 == 0};
+        struct world w = {.seed = next_random(&r), .topk = 1 + (int)random_below(&r, seed % 5 ? 5 : VB_MAX_TOPK),
+                          .sharp = seed % 3 == 0};
         w.V = w.topk + (int)random_below(&r, 4);
         w.depth = 1 + (int)random_below(&r, seed % 7 ? 5 : VB_MAX_DRAFT);
         w.most = w.depth + (int)random_below(&r, (size_t)(VB_MAX_NODES - w.depth + 1));
@@ -169,7 +172,8 @@ TEST(wide_trees_hold_the_most_probable_sequences_there_are)
     struct draft_tree t;
     for (uint64_t seed = 0; seed < 600; seed++) {
         uint64_t r = seed;
-        struct world w = {.seed = next_random(&r), .V = 2 + (int)random_below(&r, 3), .topk = VB_MAX_TOPK, .sharp = seed % 2};
+        struct world w = {.seed = next_random(&r), .V = 2 + (int)random_below(&r, 3), .topk = VB_MAX_TOPK,
+                          .sharp = seed % 2};
         w.depth = 1 + (int)random_below(&r, 5);
         w.most = VB_MAX_TOPK;
         by_engine(&w, &t);
@@ -181,7 +185,8 @@ TEST(a_tree_of_topk_1_is_the_chain)
 {
     struct draft_tree t;
     for (uint64_t seed = 0; seed < 200; seed++) {
-        struct world w = {.seed = seed, .V = 5, .topk = 1, .depth = 1 + (int)(seed % VB_MAX_DRAFT), .most = VB_MAX_DRAFT};
+        struct world w = {.seed = seed, .V = 5, .topk = 1, .depth = 1 + (int)(seed % VB_MAX_DRAFT),
+                          .most = VB_MAX_DRAFT};
         struct path path = {.n = 0};
         by_engine(&w, &t);
         assert_int_equal(t.count, w.depth);

@@ -1,5 +1,6 @@
-/* tests/engine/test_draft_vocab.c -- a draft vocabulary: drafts come from the list and are the best of its tokens, logits of
- * drafts have the bits that the whole head gives, and the output does not change. Runs in the repository's root. */
+/* tests/engine/test_draft_vocab.c -- a draft vocabulary: drafts come from the list and are the best of its tokens,
+ * logits of drafts have the bits that the whole head gives, and the output does not change. Runs in the repository's
+ * root. */
 #include "engine/pass/vocab.h"
 #include "tests/support/engine_support.h"
 
@@ -42,7 +43,8 @@ static void note_head(void *context, const vb_tap *tap)
 }
 
 /* Returns the first draft after the prompt, and notes the logits from which it was chosen. */
-static int32_t first_draft(const vb_model *m, const vb_draft_vocab *vocab, const char *isa, const int32_t *prompt, struct head_rows *h)
+static int32_t first_draft(const vb_model *m, const vb_draft_vocab *vocab, const char *isa, const int32_t *prompt,
+                           struct head_rows *h)
 {
     vb_session_options o = {.isa = isa, .tap = note_head, .tap_context = h,
                             .drafting = {.method = "mtp-vanilla", .tokens = 1, .vocab = vocab}};
@@ -73,8 +75,8 @@ static void logits_are_those_of_the_whole_head(const char *dir, const char *prec
         for (size_t j = 0; j < LISTED; j++) {
             int32_t token = vocab->tokens[j];
             if (memcmp(&part.row[0][j], &whole.row[0][token], sizeof(float)))
-                fail_msg("%s, %s, %s: token %d has logit %a, of the whole head %a", dir, precision, isas_here()[i], token,
-                         (double)part.row[0][j], (double)whole.row[0][token]);
+                fail_msg("%s, %s, %s: token %d has logit %a, of the whole head %a", dir, precision, isas_here()[i],
+                         token, (double)part.row[0][j], (double)whole.row[0][token]);
             best = whole.row[0][token] > whole.row[0][best] ? token : best;
         }
         assert_int_equal(draft, best);
@@ -85,7 +87,8 @@ static void logits_are_those_of_the_whole_head(const char *dir, const char *prec
 
 static void drafts_are_the_best_of_the_list(void **state)
 {
-    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/glm"}, *const precisions[] = {"f32", "bf16", "q8", "q4"};
+    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/glm"}, *const precisions[] = {"f32", "bf16", "q8",
+                                                                                                    "q4"};
     (void)state;
     for (size_t d = 0; d < COUNT(dirs); d++)
         for (size_t p = 0; p < COUNT(precisions); p++) {
@@ -143,7 +146,8 @@ static void only_listed_tokens_are_drafted(void **state)
     vb_draft_vocab *vocab = open_vocab(m, list, LISTED);
     for (uint64_t seed = 0; seed < 8; seed++) {
         vb_session_options o = {.drafting = {.method = mtp_method(seed), .tokens = 3, .vocab = vocab},
-                                .sampling = {.temperature = seed & 4 ? 1.0f : 0.0f, .acceptance = seed & 4 ? "rejection" : NULL}};
+                                .sampling = {.temperature = seed & 4 ? 1.0f : 0.0f,
+                                             .acceptance = seed & 4 ? "rejection" : NULL}};
         o.drafting.tree.topk = (seed & 7) == 3 ? 4 : 0;
         random_tokens(m, 50 + seed, prompt, PROMPT);
         vb_session *s = open_session(m, &o, prompt, PROMPT);
@@ -174,7 +178,8 @@ static void a_list_of_all_tokens_changes_no_draw(void **state)
     for (uint64_t seed = 0; seed < 6; seed++) {
         struct record without, with;
         vb_session_options o = {.drafting = {.method = mtp_method(seed), .tokens = 3},
-                                .sampling = {.temperature = 0.9f, .top_k = 20, .seed = seed, .acceptance = "rejection"}};
+                                .sampling = {.temperature = 0.9f, .top_k = 20, .seed = seed,
+                                             .acceptance = "rejection"}};
         run(m, &o, prompt, PROMPT, 24, &without);
         o.drafting.vocab = vocab;
         run(m, &o, prompt, PROMPT, 24, &with);
@@ -188,7 +193,8 @@ static void a_list_of_all_tokens_changes_no_draw(void **state)
 
 /* ---- first rows ---- */
 
-/* Kernels note whether a BF16 matrix has tiny weights. Passes over the first rows must not note it for the whole head. */
+/* Kernels note whether a BF16 matrix has tiny weights. Passes over the first rows must not note it for the whole
+ * head. */
 static void first_rows_say_nothing_about_the_whole_head(void **state)
 {
     vb_model *m;

@@ -1,5 +1,6 @@
-/* tests/engine/test_drafts.c -- a round's drafts are those of `draft` on the same tokens, bit for bit in effect: what a session
- * has been through (rounds, rejected drafts, cuts, appended tokens, short rounds) leaves no trace in what it proposes.
+/* tests/engine/test_drafts.c -- a round's drafts are those of `draft` on the same tokens, bit for bit in effect: what a
+ * session has been through (rounds, rejected drafts, cuts, appended tokens, short rounds) leaves no trace in what it
+ * proposes.
  *
  * A spying drafter type stands between a session and its real drafter and notes what was proposed after which tokens;
  * then a fresh session reads the same tokens and is asked. Runs in the repository's root.
@@ -8,7 +9,7 @@
 
 static int all;
 
-/* ---- the spy ------------------------------------------------------------------------------------------------------ */
+/* ---- the spy ----------------------------------------------------------------------------------------------------- */
 
 #define MOST_ROUNDS 200
 
@@ -59,10 +60,11 @@ static vb_session *open_spied(const vb_model *m, const vb_session_options *o)
     return s;
 }
 
-/* ---- `draft` on the same tokens ----------------------------------------------------------------------------------- */
+/* ---- `draft` on the same tokens ---------------------------------------------------------------------------------- */
 
 /* vb_draft after tokens[0..count), whose last is made the target's choice by a bias. */
-static int fresh_drafts(const vb_model *m, const vb_session_options *of, const int32_t *tokens, size_t count, int32_t *drafts)
+static int fresh_drafts(const vb_model *m, const vb_session_options *of, const int32_t *tokens, size_t count,
+                        int32_t *drafts)
 {
     vb_session_options o = *of;
     float much = 1e30f;
@@ -88,8 +90,8 @@ static void check_proposals(const vb_model *m, const char *what, const vb_sessio
             fail_msg("%s, round %zu after %zu tokens: %d drafts of %d, fresh: %d", what, i, p->count, p->n, p->max, n);
         for (int k = 0; k < p->n; k++)
             if (drafts[k] != p->draft[k])
-                fail_msg("%s, round %zu after %zu tokens: draft %d of %d is %d, in a fresh session %d", what, i, p->count,
-                         k + 1, p->n, (int)p->draft[k], (int)drafts[k]);
+                fail_msg("%s, round %zu after %zu tokens: draft %d of %d is %d, in a fresh session %d", what, i,
+                         p->count, k + 1, p->n, (int)p->draft[k], (int)drafts[k]);
     }
 }
 
@@ -110,15 +112,17 @@ TEST(a_rounds_drafts_are_those_of_draft_on_the_same_tokens)
         for (int K = 1; K <= VB_MAX_DRAFT; K++)
             for (size_t method = 0; method < COUNT(methods); method++)
                 for (int c = 0; c < 3; c++) {
-                    vb_session_options o = {.context = 80, .prefill_chunk = chunk[c], .threads = 1, .drafting.tokens = K,
-                                            .drafting.method = methods[method], .drafting.settings = "ngram-min=1", .drafting.model = small,
+                    vb_session_options o = {.context = 80, .prefill_chunk = chunk[c], .threads = 1,
+                                            .drafting.tokens = K, .drafting.method = methods[method],
+                                            .drafting.settings = "ngram-min=1", .drafting.model = small,
                                             .poison_cut_rows = 1};
                     if (!all && (c != (K + (int)(method + i)) % 3 || !has_turn((size_t)K / 3 + method + i, 2)))
                         continue;
                     vb_session *s = open_spied(m, &o);
                     OK(vb_append(s, prompt, COUNT(prompt), &err));
                     generate(s, 26, &r);
-                    snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.drafting.method, K, o.prefill_chunk);
+                    snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.drafting.method, K,
+                             o.prefill_chunk);
                     check_proposals(m, what, &o);
                     rounds += spy.rounds;
                     vb_session_close(s);
@@ -136,9 +140,8 @@ TEST(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft)
     vb_model *m = open_tiny("v3-mtp3");
     random_tokens(m, 6, prompt, COUNT(prompt));
     for (size_t method = 0; method < COUNT(methods); method++) {
-        vb_session_options o = {.context = 30, .threads = 1, .drafting.tokens = 7, .drafting.method = methods[method], .drafting.settings = "ngram-min=1",
-                                .drafting.model = small,
-                                .poison_cut_rows = 1};
+        vb_session_options o = {.context = 30, .threads = 1, .drafting.tokens = 7, .drafting.method = methods[method],
+                                .drafting.settings = "ngram-min=1", .drafting.model = small, .poison_cut_rows = 1};
         vb_session *s = open_spied(m, &o);
         OK(vb_append(s, prompt, COUNT(prompt), &err));
         generate(s, 100, &r);
@@ -151,7 +154,7 @@ TEST(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft)
     vb_model_close(m);
 }
 
-/* ---- any history -------------------------------------------------------------------------------------------------- */
+/* ---- any history ------------------------------------------------------------------------------------------------- */
 
 /* The same operations on a session with drafts and on one without; lengths that vary make K vary between rounds. */
 struct history {
@@ -191,7 +194,8 @@ static void one_step(struct history *h, const char *name)
         OK(vb_append(p, tokens, n, &err));
         break;
     case 1: /* cut anywhere, or a little */
-        n = random_below(&h->random, 2) ? random_below(&h->random, count) + 1 : count - random_below(&h->random, count < 5 ? count : 5);
+        n = random_below(&h->random, 2) ? random_below(&h->random, count) + 1
+                                        : count - random_below(&h->random, count < 5 ? count : 5);
         tell(h, "truncate", n);
         OK(vb_truncate(d, n, &err));
         OK(vb_truncate(p, n, &err));
@@ -230,7 +234,8 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
         vb_model *m = open_tiny(names[i]);
         for (size_t trial = 0; trial < (all ? 60 : 12); trial++) {
             vb_session_options o = {.context = 120, .prefill_chunk = (int[]){0, 1, 7, 16}[trial % 4], .threads = 1,
-                                    .drafting.method = methods[trial % COUNT(methods)], .drafting.settings = "ngram-min=1", .drafting.model = small,
+                                    .drafting.method = methods[trial % COUNT(methods)],
+                                    .drafting.settings = "ngram-min=1", .drafting.model = small,
                                     .drafting.tokens = lengths[trial / 2 % 6], .poison_cut_rows = 1};
             vb_session_options none = {.context = 120, .threads = 1, .poison_cut_rows = 1};
             int32_t prompt[12];
@@ -242,11 +247,12 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
             random_tokens(m, trial, prompt, COUNT(prompt));
             OK(vb_append(h.drafting, prompt, COUNT(prompt), &err));
             OK(vb_append(h.plain, prompt, COUNT(prompt), &err));
-            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.drafting.method, o.drafting.tokens, o.prefill_chunk);
+            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.drafting.method, o.drafting.tokens,
+                     o.prefill_chunk);
             for (int step = 0; step < 30; step++)
                 one_step(&h, what);
-            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d:%s", names[i], o.drafting.method, o.drafting.tokens, o.prefill_chunk,
-                     h.told);
+            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d:%s", names[i], o.drafting.method, o.drafting.tokens,
+                     o.prefill_chunk, h.told);
             check_proposals(m, what, &o);
             rounds += spy.rounds;
             vb_session_close(h.drafting);

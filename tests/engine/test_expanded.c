@@ -1,6 +1,6 @@
-/* tests/engine/test_expanded.c -- `prefill` expanded: which rows have the expanded form of attention, however a timeline came about,
- * and what is refused. That nothing else reaches a bit is shown by test_properties.c, test_batch*.c and test_session_save.c too.
- * Runs in the repository's root. */
+/* tests/engine/test_expanded.c -- `prefill` expanded: which rows have the expanded form of attention, however a
+ * timeline came about, and what is refused. That nothing else reaches a bit is shown by test_properties.c,
+ * test_batch*.c and test_session_save.c too. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/session/prefill.h"
@@ -8,7 +8,8 @@
 #define MOST 200
 #define WIDEST 1024
 
-/* The outputs of attention in layer 0, by index. They depend on the tokens up to the index, and on the form of attention, alone. */
+/* The outputs of attention in layer 0, by index. They depend on the tokens up to the index, and on the form of
+ * attention, alone. */
 struct seen {
     size_t width;
     int there[MOST];
@@ -45,9 +46,10 @@ static void evaluate_all(const vb_model *m, const char *prefill, const int32_t *
     vb_session_close(s);
 }
 
-/* Of the rows that k has seen, those in [first, end) have the expanded form, or the absorbed one. Row 0 attends to one token: with
- * weights that are not quantized, both forms have the same bits there. */
-static void check_forms(const vb_session *s, const struct seen *k, const char *what, size_t first, size_t end, int expanded)
+/* Of the rows that k has seen, those in [first, end) have the expanded form, or the absorbed one. Row 0 attends to one
+ * token: with weights that are not quantized, both forms have the same bits there. */
+static void check_forms(const vb_session *s, const struct seen *k, const char *what, size_t first, size_t end,
+                        int expanded)
 {
     static struct seen both[2];
     size_t count, right = 0;
@@ -58,7 +60,8 @@ static void check_forms(const vb_session *s, const struct seen *k, const char *w
         size_t bytes = k->width * sizeof(float);
         assert_true(k->there[i] && memcmp(both[0].row[i], both[1].row[i], bytes));
         if (memcmp(k->row[i], both[expanded].row[i], bytes))
-            fail_msg("%s: row %zu is %s, wanted %s", what, i, memcmp(k->row[i], both[!expanded].row[i], bytes) ? "neither" : "of the other form",
+            fail_msg("%s: row %zu is %s, wanted %s", what, i,
+                     memcmp(k->row[i], both[!expanded].row[i], bytes) ? "neither" : "of the other form",
                      expanded ? "expanded" : "absorbed");
         right++;
     }
@@ -73,7 +76,8 @@ TEST(rows_of_the_original_prompt_are_expanded_and_no_others)
     for (size_t i = 0; i < COUNT(names); i++) {
         int32_t text[MOST];
         vb_model *m = open_tiny(names[i]);
-        vb_session_options o = {.context = MOST, .threads = 1, .prefill = "expanded", .prefill_chunk = i ? 16 : 0, .tap = look, .tap_context = &k,
+        vb_session_options o = {.context = MOST, .threads = 1, .prefill = "expanded", .prefill_chunk = i ? 16 : 0,
+                                .tap = look, .tap_context = &k,
                                 .drafting.method = vb_mtp_modules(m) ? mtp_method(i) : "none", .poison_cut_rows = 1};
         memset(&k, 0, sizeof k);
         random_tokens(m, i, text, MOST);
@@ -112,7 +116,8 @@ TEST(cuts_leave_nothing_behind)
     static struct record want, r;
     int32_t text[120];
     vb_model *m = open_tiny("v3-mtp3");
-    vb_session_options o = {.context = MOST, .threads = 1, .prefill = "expanded", .drafting.method = "mtp-eagle", .poison_cut_rows = 1};
+    vb_session_options o = {.context = MOST, .threads = 1, .prefill = "expanded", .drafting.method = "mtp-eagle",
+                            .poison_cut_rows = 1};
     random_tokens(m, 4, text, COUNT(text));
     run(m, &o, text, 60, 20, &want);
     vb_session *s = open_session(m, &o, text, 90);
@@ -150,7 +155,8 @@ TEST(a_prompt_that_is_not_done_goes_on_in_the_same_way_alone)
     vb_session *s = open_session(m, &o, text, 50);
     OK(vb_prefill(s, &err));
     OK(vb_session_save(s, file, NULL, &err));
-    load_fails(m, o, file, "contract", "was saved with prefill expanded, with rows of the prompt still due; here it is contract");
+    load_fails(m, o, file, "contract",
+               "was saved with prefill expanded, with rows of the prompt still due; here it is contract");
     OK(vb_session_load(&t, m, &o, file, NULL, &err));
     generate(t, 20, &r);
     check_same("loaded", &want, &r);
@@ -182,7 +188,8 @@ TEST(a_session_has_one_kind_of_prefill)
     vb_model *m = open_tiny("v3");
     vb_session *s;
     vb_session_options o = {.context = 20, .threads = 1, .prefill = "expanded,onednn"};
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "unknown prefill expanded,onednn; known are contract, expanded, onednn and cublas");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "unknown prefill expanded,onednn; known are contract, expanded, onednn and cublas");
     vb_model_close(m);
 }
 

@@ -1,5 +1,6 @@
-/* tests/engine/test_faults.c -- memory that runs out: every allocation fails in its turn, and what comes back is one sentence, an
- * error code and no block that nobody owns. And a step of decoding allocates nothing. Runs in the repository's root. */
+/* tests/engine/test_faults.c -- memory that runs out: every allocation fails in its turn, and what comes back is one
+ * sentence, an error code and no block that nobody owns. And a step of decoding allocates nothing. Runs in the
+ * repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <malloc.h>
@@ -49,7 +50,7 @@ static void fail_each(const struct opening *o)
     print_message("%s: %ld allocations\n", o->what, all.requests);
 }
 
-/* ---- the allocator of the options ---------------------------------------------------------------------------------- */
+/* ---- the allocator of the options -------------------------------------------------------------------------------- */
 
 static void see_tap(void *context, const vb_tap *tap) { (void)context, (void)tap; }
 static void see_trace(void *context, const vb_trace *trace) { (void)context, (void)trace; }
@@ -69,8 +70,8 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     float bias = 0.5f;
     vb_model_options mo = {.allocator = *a, .precision = o->precision, .numa = "bind",
                            .conventions = "main-hidden=pre-norm,first-row=phantom,module-hidden=target,gate=bf16"};
-    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens, .tap = see_tap,
-                             .trace = see_trace, .padded = 1,
+    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft,
+                             .drafting.tokens = o->draft_tokens, .tap = see_tap, .trace = see_trace, .padded = 1,
                              .sampling = {.bias_tokens = &token, .bias_values = &bias, .bias_count = 1}};
     int code = vb_model_open(&m, o->dir, &mo, err);
     if (code) {
@@ -90,16 +91,19 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     return code;
 }
 
-static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram",
+                                      "draft-model"};
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
-    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/gguf/quantized.gguf", "golden/gguf/tiny-indexer.gguf",
-                                       "golden/tale"};
-    static const char *const precisions[] = {"f32", "bf16", "q8"}; /* in the others a copy of each matrix that wants one */
+    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm",
+                                       "golden/gguf/quantized.gguf", "golden/gguf/tiny-indexer.gguf", "golden/tale"};
+    static const char *const precisions[] = {"f32", "bf16", "q8"}; /* in the others a copy of each matrix that wants
+                                                                      one */
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 5; k += i < 5 ? 1 : 2) { /* the first three with a draft method of the model's own each, and a precision */
+        for (int k = 0; k < 5; k += i < 5 ? 1 : 2) { /* the first three with a draft method of the model's own each, and
+                                                        a precision */
             const char *method = methods[k < 3 ? k : k + 2], *precision = precisions[k < 3 ? k : 0];
             snprintf(what, sizeof what, "%s, %s, %s", dirs[i], method, precision);
             fail_each(&(struct opening){what, open_model_and_session, dirs[i], method, k == 2 ? 15 : 2, precision});
@@ -113,7 +117,8 @@ static int draft_a_tree(const struct opening *o, const vb_allocator *a, vb_error
     vb_session *s = NULL;
     vb_result result;
     vb_generate_options g = {.max_tokens = 12, .ignore_eos = 1};
-    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens, .drafting.tree.topk = 3,
+    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft,
+                             .drafting.tokens = o->draft_tokens, .drafting.tree.topk = 3,
                              .drafting.head = head_of(o->draft)};
     int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
     if (code)
@@ -160,11 +165,14 @@ static int run_batch(const struct opening *o, const vb_allocator *a, vb_error *e
     vb_model *m;
     vb_batch *b;
     struct requests_end all = {.err = err};
-    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = 40, .ignore_eos = 1}, .done = see_end, .context = &all};
+    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = 40, .ignore_eos = 1},
+                    .done = see_end, .context = &all};
     int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
     if (code)
         return code;
-    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens}, .cache_tokens = 100};
+    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .drafting.method = o->draft,
+                                       .drafting.tokens = o->draft_tokens},
+                           .cache_tokens = 100};
     code = vb_batch_open(&b, m, &bo, err);
     if (code)
         assert_null(b);
@@ -223,12 +231,14 @@ static void survivor_ends(void *context, const vb_request_end *e)
 /* The request has what asks for memory while it is admitted: drafts, rejection, stop strings. */
 static void add_survivor(vb_batch *b, const vb_model *m, struct survivor *s, const vb_tokenizer *t)
 {
-    static const char *const drafts[] = {"mtp-eagle", "mtp-vanilla", "draft-model", "ngram"}, *const stop[] = {"never said"};
+    static const char *const drafts[] = {"mtp-eagle", "mtp-vanilla", "draft-model", "ngram"},
+                             *const stop[] = {"never said"};
     static const vb_sampling sampling = {.temperature = 0.7f, .seed = 3, .acceptance = "rejection"};
     int32_t prompt[] = {5, 6, 7, 8, 9, 10, 11, 12, (int32_t)s->number / 4};
     vb_request q = {.tokens = prompt, .count = COUNT(prompt), .sampling = &sampling,
                     .drafting = &(vb_drafting){.method = drafts[s->number % 4], .tokens = 2, .model = m},
-                    .options = {.max_tokens = 20, .ignore_eos = 1, .fingerprint = 1, .tokenizer = t, .stop = stop, .stop_count = 1},
+                    .options = {.max_tokens = 20, .ignore_eos = 1, .fingerprint = 1, .tokenizer = t, .stop = stop,
+                                .stop_count = 1},
                     .prompt_row = s->number % 3 == 1 ? count_row : NULL, .done = survivor_ends, .context = s};
     vb_error err = {0};
     if (!vb_batch_add(b, &q, NULL, &err))
@@ -270,7 +280,8 @@ static int run_with_survivors(const struct opening *o, const vb_allocator *a, vb
         vb_tokenizer_close(t);
         return code;
     }
-    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .prefill_chunk = 4, .drafting.model = m, .poison_cut_rows = 1},
+    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .prefill_chunk = 4, .drafting.model = m,
+                                       .poison_cut_rows = 1},
                            .cache_tokens = 70, .keep_finished = 2};
     code = vb_batch_open(&b, m, &bo, err);
     if (!code) {
@@ -338,7 +349,8 @@ static int open_tensors(const struct opening *o, const vb_allocator *a, vb_error
 
 TEST(every_allocation_of_tensors_fails_in_turn)
 {
-    static const char *const paths[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3/model.safetensors", "golden/gguf/tiny-quantized.gguf"};
+    static const char *const paths[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3/model.safetensors",
+                                        "golden/gguf/tiny-quantized.gguf"};
     for (size_t i = 0; i < 3; i++)
         fail_each(&(struct opening){.what = paths[i], .open = open_tensors, .dir = paths[i]});
 }
@@ -348,9 +360,10 @@ static int open_template(const struct opening *o, const vb_allocator *a, vb_erro
     struct vb_template *t;
     char *source, *text;
     size_t size;
-    json_t *variables = json_pack("{s:[{s:s,s:s},{s:s,s:[{s:{s:s,s:{s:[i,n]}}}]},{s:s,s:s}],s:[s],s:b}", "messages", "role", "user", "content",
-                                  "a long enough word", "role", "assistant", "tool_calls", "function", "name", "f", "arguments", "x", 1,
-                                  "role", "tool", "content", "said", "tools", "none", "add_generation_prompt", 1);
+    json_t *variables = json_pack("{s:[{s:s,s:s},{s:s,s:[{s:{s:s,s:{s:[i,n]}}}]},{s:s,s:s}],s:[s],s:b}", "messages",
+                                  "role", "user", "content", "a long enough word", "role", "assistant", "tool_calls",
+                                  "function", "name", "f", "arguments", "x", 1, "role", "tool", "content", "said",
+                                  "tools", "none", "add_generation_prompt", 1);
     assert_int_equal(vb_read_file(NULL, o->dir, &source, &size, err), 0);
     int code = template_parse(&t, source, size, o->dir, a, err);
     vb_free(NULL, source);
@@ -365,10 +378,11 @@ static int open_template(const struct opening *o, const vb_allocator *a, vb_erro
 
 TEST(every_allocation_of_a_chat_template_fails_in_turn)
 {
-    fail_each(&(struct opening){.what = "golden/chat/chatml.jinja", .open = open_template, .dir = "golden/chat/chatml.jinja"});
+    fail_each(&(struct opening){.what = "golden/chat/chatml.jinja", .open = open_template,
+                                .dir = "golden/chat/chatml.jinja"});
 }
 
-/* ---- jansson, which takes its functions for the whole process ------------------------------------------------------ */
+/* ---- jansson, which takes its functions for the whole process ---------------------------------------------------- */
 
 static struct counted json_memory;
 
@@ -399,8 +413,8 @@ static void fail_each_of_jansson(const char *dir)
         else if (err.code != code || !*err.message || strchr(err.message, '\n') || m)
             fail_msg("%s, allocation %ld of jansson fails: code %d, \"%s\"", dir, fail, code, err.message);
         if (c.alive || json_memory.alive)
-            fail_msg("%s, allocation %ld of jansson fails: %ld blocks of ours and %ld of jansson's are left", dir, fail, c.alive,
-                     json_memory.alive);
+            fail_msg("%s, allocation %ld of jansson fails: %ld blocks of ours and %ld of jansson's are left", dir, fail,
+                     c.alive, json_memory.alive);
     }
     json_set_alloc_funcs(malloc, free);
     print_message("%s: %ld allocations of jansson, %ld times no memory\n", dir, total, no_memory);
@@ -414,7 +428,7 @@ TEST(no_allocation_of_jansson_that_fails_leaves_a_block_or_a_model_behind)
     fail_each_of_jansson("golden/tiny/glm");
 }
 
-/* ---- decoding ----------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 struct watched {
     struct counted *memory;
@@ -455,24 +469,27 @@ TEST(a_step_of_decoding_allocates_nothing)
             vb_session *s;
             int32_t prompt[40];
             vb_model_options mo = {.allocator = {counted_alloc, counted_free, &c}};
-            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .drafting.method = methods[k % (int)COUNT(methods)],
-                                    .drafting.tokens = k < (int)COUNT(methods) ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
+            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7,
+                                    .drafting.method = methods[k % (int)COUNT(methods)],
+                                    .drafting.tokens = k < (int)COUNT(methods) ? 2 : 15, .padded = k % 3 == 0,
+                                    .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
             OK(vb_model_open(&m, dirs[i], &mo, &err));
             random_tokens(m, 1, prompt, COUNT(prompt));
             o.drafting.model = m;
             s = open_session(m, &o, prompt, COUNT(prompt));
             struct watched w = {.memory = &c};
-            vb_generate_options g = {.max_tokens = 50, .ignore_eos = 1, .fingerprint = 1, .callback = watch, .context = &w};
+            vb_generate_options g = {.max_tokens = 50, .ignore_eos = 1, .fingerprint = 1, .callback = watch,
+                                     .context = &w};
             vb_result result;
             long before = c.requests, alive = c.alive;
             OK(vb_generate(s, &g, &result, &err));
             assert_int_equal(w.tokens, 50);
             if (w.last != w.first || w.bytes_last != w.bytes_first)
-                fail_msg("%s, %s, K %d: %ld allocations between the first token and the last, %zu bytes more", dirs[i], o.drafting.method,
-                         o.drafting.tokens, w.last - w.first, w.bytes_last - w.bytes_first);
+                fail_msg("%s, %s, K %d: %ld allocations between the first token and the last, %zu bytes more", dirs[i],
+                         o.drafting.method, o.drafting.tokens, w.last - w.first, w.bytes_last - w.bytes_first);
             if (c.requests != before || c.alive != alive)
-                fail_msg("%s, %s: vb_generate made %ld allocations, %ld are left", dirs[i], o.drafting.method, c.requests - before,
-                         c.alive - alive);
+                fail_msg("%s, %s: vb_generate made %ld allocations, %ld are left", dirs[i], o.drafting.method,
+                         c.requests - before, c.alive - alive);
 
             c.fail = c.requests; /* so it goes on where there is no memory */
             size_t count = s->count;

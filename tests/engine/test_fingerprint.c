@@ -1,5 +1,5 @@
-/* tests/engine/test_fingerprint.c -- fingerprints of models and tokenizers: each bit counts, and nothing that changes no result
- * does. Also the text of a checkpoint's chat template. Runs in the repository's root. */
+/* tests/engine/test_fingerprint.c -- fingerprints of models and tokenizers: each bit counts, and nothing that changes
+ * no result does. Also the text of a checkpoint's chat template. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/base/hash64.h"
@@ -7,7 +7,7 @@
 #include "tests/support/files.h"
 #include "tests/support/gguf.h"
 
-/* ---- the hash ------------------------------------------------------------------------------------------------------ */
+/* ---- the hash ---------------------------------------------------------------------------------------------------- */
 
 TEST(a_bit_a_byte_more_and_the_seed_change_the_hash_and_the_address_does_not)
 {
@@ -55,7 +55,7 @@ static void all_different(const char *what, const uint64_t *seen, size_t count)
                 fail_msg("%s %zu and %zu have the same fingerprint", what, a, b);
 }
 
-/* ---- a model ------------------------------------------------------------------------------------------------------- */
+/* ---- a model ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t fingerprint_of(const vb_model *m, int sampled, int32_t threads)
 {
@@ -94,7 +94,8 @@ TEST(a_flipped_bit_in_any_tensor_changes_the_fingerprint_of_a_model)
     OK(safetensors_parse(weights, size, size, "f", note_place, &next, NULL, &err));
     write_file(dir, "config.json", config, config_size);
     write_file(dir, "model.safetensors", weights, size);
-    uint64_t whole = fingerprint_under("golden/tiny/v3", NULL, 0), sample = fingerprint_under("golden/tiny/v3", NULL, 1);
+    uint64_t whole = fingerprint_under("golden/tiny/v3", NULL, 0),
+             sample = fingerprint_under("golden/tiny/v3", NULL, 1);
     assert_true(fingerprint_under(dir, NULL, 0) == whole); /* the name of the directory does not matter */
     for (size_t *p = places; p < next; p += 2) {
         char *at = weights + p[0] + p[1] * (size_t)(p - places) / 4096;
@@ -120,9 +121,11 @@ static void replace_once(char *text, const char *from, const char *to)
 
 TEST(config_precision_and_conventions_change_the_fingerprint_of_a_model)
 {
-    static const struct vb_model_options ways[] = {{.precision = "bf16"}, {.precision = "q8"}, {.precision = "q4"}, {.conventions = "yarn=max-len"},
+    static const struct vb_model_options ways[] = {{.precision = "bf16"}, {.precision = "q8"}, {.precision = "q4"},
+                                                   {.conventions = "yarn=max-len"},
                                                    {.conventions = "concat=hidden-embedding"}};
-    static const char *const keys[][2] = {{"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 2e-06"}, {"\"eos_token_id\": 1", "\"eos_token_id\": 2"}};
+    static const char *const keys[][2] = {{"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 2e-06"},
+                                          {"\"eos_token_id\": 1", "\"eos_token_id\": 2"}};
     char dir[64], *config, *weights;
     size_t config_size, size;
     uint64_t seen[16];
@@ -163,7 +166,7 @@ TEST(threads_and_panels_do_not_change_the_fingerprint_of_a_model)
     vb_model_close(m);
 }
 
-/* ---- a tokenizer --------------------------------------------------------------------------------------------------- */
+/* ---- a tokenizer ------------------------------------------------------------------------------------------------- */
 
 static uint64_t fingerprint_of_text(const char *json, size_t size, const char *config)
 {
@@ -185,7 +188,8 @@ TEST(every_part_of_a_tokenizer_changes_its_fingerprint)
         {"\"ignore_merges\":false", "\"ignore_merges\":true"},
         {"[\"h\",\"e\"],[\"\xc4\xa0\",\"a\"]", "[\"\xc4\xa0\",\"a\"],[\"h\",\"e\"]"}, /* two ranks */
     };
-    static const char no_bos[] = "{\"add_bos_token\":false}", bos[] = "{\"add_bos_token\":true,\"bos_token\":\"<|begin_of_sentence|>\"}";
+    static const char no_bos[] = "{\"add_bos_token\":false}",
+                      bos[] = "{\"add_bos_token\":true,\"bos_token\":\"<|begin_of_sentence|>\"}";
     uint64_t seen[COUNT(changes) + 2];
     size_t count = 0;
     if (!have_tale())
@@ -209,7 +213,7 @@ TEST(every_part_of_a_tokenizer_changes_its_fingerprint)
     json_decref(root);
 }
 
-/* ---- the text of a chat template ----------------------------------------------------------------------------------- */
+/* ---- the text of a chat template --------------------------------------------------------------------------------- */
 
 static void check_source(const char *dir, const char *wanted)
 {
@@ -228,7 +232,9 @@ TEST(the_text_of_a_template_is_that_of_the_checkpoint)
     make_dir(dir);
     write_text(dir, "tokenizer_config.json", "{\"chat_template\":\"one\\r\\n{{ 1 }}\\n\"}");
     check_source(dir, "one\r\n{{ 1 }}\n");
-    write_text(dir, "tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},{\"name\":\"default\",\"template\":\"two\"}]}");
+    write_text(dir, "tokenizer_config.json",
+               "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},{\"name\":\"default\",\"template\":"
+               "\"two\"}]}");
     check_source(dir, "two");
     write_text(dir, "chat_template.jinja", "");
     check_source(dir, "");

@@ -1,9 +1,9 @@
-/* tests/engine/test_forced.c -- drafts that the test chooses: all right, all wrong, right up to a place, of any length. The output
- * never changes, the counters are those counted by hand, and a drafter is told exactly the committed tokens and the
- * target's hidden states, never those of a rejected draft. Runs in the repository's root. */
+/* tests/engine/test_forced.c -- drafts that the test chooses: all right, all wrong, right up to a place, of any length.
+ * The output never changes, the counters are those counted by hand, and a drafter is told exactly the committed tokens
+ * and the target's hidden states, never those of a rejected draft. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
-/* ---- the drafter -------------------------------------------------------------------------------------------------- */
+/* ---- the drafter ------------------------------------------------------------------------------------------------- */
 
 #define MOST_OBSERVED 300
 
@@ -23,8 +23,8 @@ struct forced {
     uint64_t hidden[MOST_OBSERVED];
 };
 
-static void forced_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
-                           size_t n)
+static void forced_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens,
+                           const float *hidden, size_t n)
 {
     struct forced *f = (struct forced *)d;
     size_t width = (size_t)vb_hidden_size(f->session->model);
@@ -63,7 +63,7 @@ static int forced_propose(struct drafter *d, struct workspace *w, int32_t *draft
 static const struct drafter_type forced_type = {.name = "forced", .observe = forced_observe, .propose = forced_propose,
                                                 .rewind = no_rewind, .close = close_nothing};
 
-/* ---- a plain run and its drafted twin ------------------------------------------------------------------------------ */
+/* ---- a plain run and its drafted twin ---------------------------------------------------------------------------- */
 
 #define PROMPT 21
 #define TOKENS 60
@@ -100,11 +100,12 @@ static vb_session *open_forced(struct twin *t, struct forced *f, int K, int chun
 static void check_counts(const char *what, const vb_result *r, const struct forced *f)
 {
     if (r->drafted != f->drafted || r->accepted != f->accepted)
-        fail_msg("%s: drafted %zu, accepted %zu; by hand %zu and %zu", what, r->drafted, r->accepted, f->drafted, f->accepted);
+        fail_msg("%s: drafted %zu, accepted %zu; by hand %zu and %zu", what, r->drafted, r->accepted, f->drafted,
+                 f->accepted);
     for (int k = 0; k < VB_MAX_DRAFT; k++)
         if (r->drafted_by_depth[k] != f->drafted_by_depth[k] || r->accepted_by_depth[k] != f->accepted_by_depth[k])
-            fail_msg("%s: depth %d: drafted %zu, accepted %zu; by hand %zu and %zu", what, k + 1, r->drafted_by_depth[k],
-                     r->accepted_by_depth[k], f->drafted_by_depth[k], f->accepted_by_depth[k]);
+            fail_msg("%s: depth %d: drafted %zu, accepted %zu; by hand %zu and %zu", what, k + 1,
+                     r->drafted_by_depth[k], r->accepted_by_depth[k], f->drafted_by_depth[k], f->accepted_by_depth[k]);
 }
 
 /* Depths in events: a token is draft k+1 of its round, or the target's own (0), which ends the round. */
@@ -118,7 +119,7 @@ static void check_depths(const char *what, const struct record *r)
     assert_int_equal(r->depth[0], 0);
 }
 
-/* ---- output and counters ------------------------------------------------------------------------------------------ */
+/* ---- output and counters ----------------------------------------------------------------------------------------- */
 
 /* Each round: k drafts of which min(k, j) are right, and one token more, never beyond n. */
 static void count_by_hand(int K, int j, size_t n, size_t *forwards, size_t *drafted, size_t *accepted)
@@ -126,7 +127,8 @@ static void count_by_hand(int K, int j, size_t n, size_t *forwards, size_t *draf
     size_t chosen = 1; /* by the last row of the prompt */
     *forwards = *drafted = *accepted = 0;
     while (chosen < n) {
-        size_t left = n - chosen, k = left - 1 < (size_t)K ? left - 1 : (size_t)K, right = k < (size_t)j ? k : (size_t)j;
+        size_t left = n - chosen, k = left - 1 < (size_t)K ? left - 1 : (size_t)K,
+               right = k < (size_t)j ? k : (size_t)j;
         ++*forwards;
         *drafted += k;
         *accepted += right;
@@ -154,8 +156,8 @@ TEST(drafts_right_up_to_any_depth_change_nothing_and_are_counted)
                 check_depths(what, &r);
                 count_by_hand(K, j, TOKENS, &forwards, &drafted, &accepted);
                 if (r.result.forwards != forwards || r.result.drafted != drafted || r.result.accepted != accepted)
-                    fail_msg("%s: forwards %zu, drafted %zu, accepted %zu; by hand %zu, %zu, %zu", what, r.result.forwards,
-                             r.result.drafted, r.result.accepted, forwards, drafted, accepted);
+                    fail_msg("%s: forwards %zu, drafted %zu, accepted %zu; by hand %zu, %zu, %zu", what,
+                             r.result.forwards, r.result.drafted, r.result.accepted, forwards, drafted, accepted);
                 assert_int_equal(r.result.prefill_tokens, PROMPT);
                 assert_int_equal(r.result.draft_failures, 0);
                 assert_int_equal(r.result.finish, VB_FINISH_LENGTH);
@@ -204,8 +206,9 @@ TEST(counters_do_not_depend_on_how_the_prompt_was_cut)
         const vb_result *a = &r[0].result, *b = &r[chunk].result;
         if (a->forwards != b->forwards || a->drafted != b->drafted || a->accepted != b->accepted ||
             b->prefill_tokens != PROMPT)
-            fail_msg("chunk %d: forwards %zu, drafted %zu, accepted %zu, prompt %zu; in one pass %zu, %zu, %zu, %d", chunk,
-                     b->forwards, b->drafted, b->accepted, b->prefill_tokens, a->forwards, a->drafted, a->accepted, PROMPT);
+            fail_msg("chunk %d: forwards %zu, drafted %zu, accepted %zu, prompt %zu; in one pass %zu, %zu, %zu, %d",
+                     chunk, b->forwards, b->drafted, b->accepted, b->prefill_tokens, a->forwards, a->drafted,
+                     a->accepted, PROMPT);
         vb_session_close(s);
     }
     vb_model_close(t.model);
@@ -232,8 +235,9 @@ TEST(penalties_and_masks_see_the_accepted_drafts_before_a_row)
         {.repetition_penalty = 1.6f},
         {.mask = parity_mask, .mask_context = &V},
         {.bias_tokens = tokens, .bias_values = values, .bias_count = 3},
-        {.temperature = 0.8f, .seed = 9, .frequency_penalty = 0.5f, .presence_penalty = 0.5f, .repetition_penalty = 1.2f,
-         .min_p = 0.02f, .top_p = 0.9f, .top_k = 30, .mask = parity_mask, .mask_context = &V},
+        {.temperature = 0.8f, .seed = 9, .frequency_penalty = 0.5f, .presence_penalty = 0.5f,
+         .repetition_penalty = 1.2f, .min_p = 0.02f, .top_p = 0.9f, .top_k = 30, .mask = parity_mask,
+         .mask_context = &V},
     };
     char what[128];
     for (size_t i = 0; i < COUNT(settings); i++) {
@@ -252,7 +256,7 @@ TEST(penalties_and_masks_see_the_accepted_drafts_before_a_row)
     }
 }
 
-/* ---- what a drafter is told --------------------------------------------------------------------------------------- */
+/* ---- what a drafter is told -------------------------------------------------------------------------------------- */
 
 static int hash_hidden(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
@@ -285,18 +289,19 @@ TEST(a_drafter_is_told_the_committed_tokens_and_their_hidden_rows)
             assert_int_equal(f.known, PROMPT + TOKENS);
             for (size_t i = 0; i < f.known; i++)
                 if (f.tokens[i] != t.timeline[i])
-                    fail_msg("drafts right up to %d, chunk %d: told token %d at index %zu, the timeline has %d", j, chunk,
-                             (int)f.tokens[i], i, (int)t.timeline[i]);
+                    fail_msg("drafts right up to %d, chunk %d: told token %d at index %zu, the timeline has %d", j,
+                             chunk, (int)f.tokens[i], i, (int)t.timeline[i]);
             for (size_t i = 0; i + 1 < f.known; i++)
                 if (f.hidden[i] != truth.hidden[i])
-                    fail_msg("drafts right up to %d, chunk %d: the hidden state told for index %zu has other bits", j, chunk, i);
+                    fail_msg("drafts right up to %d, chunk %d: the hidden state told for index %zu has other bits", j,
+                             chunk, i);
             vb_session_close(s);
         }
     vb_session_close(whole);
     vb_model_close(t.model);
 }
 
-/* ---- poison ------------------------------------------------------------------------------------------------------- */
+/* ---- poison ------------------------------------------------------------------------------------------------------ */
 
 static size_t nan_numbers(const struct kvcache *c, size_t index)
 {
@@ -325,7 +330,8 @@ TEST(rows_of_rejected_drafts_are_poisoned_and_no_other)
         OK(vb_truncate(s, PROMPT + 10, &err));
         for (size_t i = s->cache.length; i < PROMPT + 36; i++)
             if (nan_numbers(&s->cache, i) != s->cache.pool->layers * s->cache.pool->row)
-                fail_msg("drafts right up to %d: row %zu, beyond the cut at %zu, is not poisoned", j, i, s->cache.length);
+                fail_msg("drafts right up to %d: row %zu, beyond the cut at %zu, is not poisoned", j, i,
+                         s->cache.length);
         vb_session_close(s);
     }
     vb_model_close(t.model);

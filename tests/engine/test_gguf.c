@@ -1,5 +1,5 @@
-/* tests/engine/test_gguf.c -- a GGUF file gives the bits of the directory whose weights it holds, whatever converter wrote it, and
- * the ids of its tokenizer.json. Runs in the repository's root. */
+/* tests/engine/test_gguf.c -- a GGUF file gives the bits of the directory whose weights it holds, whatever converter
+ * wrote it, and the ids of its tokenizer.json. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"
@@ -86,7 +86,8 @@ TEST(parts_beside_the_whole_are_explained)
     remove_dir(dir);
 }
 
-/* Files of GLM-5.2 were published in which every layer has an indexer: the shared ones have that of the last full layer before them. */
+/* Files of GLM-5.2 were published in which every layer has an indexer: the shared ones have that of the last full layer
+ * before them. */
 TEST(indexers_of_shared_layers_are_left_out)
 {
     char dir[64], prefix[32];
@@ -157,14 +158,17 @@ TEST(a_quantized_weights_proj_is_computed_in_f32)
         for (size_t row = 0; row < v->rows; row++)
             decode_weights(wide + row * v->cols, v, row, 0, v->cols);
         assert_int_equal(op_quantize_q8_0(blocks[used], wide, v->rows * v->cols), 0);
-        *v = (struct weight_view){.type = WEIGHT_Q8_0, .data = blocks[used++], .rows = v->rows, .cols = v->cols, .stride = v->cols};
+        *v = (struct weight_view){.type = WEIGHT_Q8_0, .data = blocks[used++], .rows = v->rows, .cols = v->cols,
+                                  .stride = v->cols};
     }
     assert_int_equal(used, 3); /* two full layers and the MTP layer */
     make_dir(dir);
     write_model(dir, "q8_0.gguf", m, &(struct gguf_choice){0});
     write_model(dir, "f32.gguf", m, &(struct gguf_choice){.all_f32 = 1});
     vb_model *q = open_file(dir, "q8_0.gguf"), *f = open_file(dir, "f32.gguf");
-    assert_string_equal(checkpoint_find(q->checkpoint, "model.layers.0.self_attn.indexer.weights_proj.weight")->dtype_name, "Q8_0");
+    assert_string_equal(checkpoint_find(q->checkpoint, "model.layers.0.self_attn.indexer.weights_proj.weight")
+                            ->dtype_name,
+                        "Q8_0");
     assert_int_equal(q->layers[0].self_attn.indexer.weights_proj.type, WEIGHT_F32);
     check_same_runs("weights_proj in Q8_0", f, q);
     vb_model_close(f);
@@ -193,8 +197,8 @@ TEST(every_constant_is_the_one_of_config_json)
 /* What published config.json files have, as float32 and back. */
 TEST(a_float_is_the_decimal_that_it_was)
 {
-    static const double decimals[] = {0.0,  1e-6, 1e-5, 0.707, 1.0,   2.5,    2.446, 2.827, 1.8,      16.0,  40.0, 64.0,
-                                      10000, 50000, 1e6, 0.1,  0.333, 1e-20,  1e30,  -0.25, 3.1415927, 1e-45, 8388608, 123456.7};
+    static const double decimals[] = {0.0, 1e-6, 1e-5, 0.707, 1.0, 2.5, 2.446, 2.827, 1.8, 16.0, 40.0, 64.0, 10000,
+                                      50000, 1e6, 0.1, 0.333, 1e-20, 1e30, -0.25, 3.1415927, 1e-45, 8388608, 123456.7};
     for (size_t i = 0; i < COUNT(decimals); i++) {
         float f = (float)decimals[i], tenth = (float)(0.1 * decimals[i]);
         struct gguf_value v = {.type = GGUF_F32, .count = 1, .data = (const unsigned char *)&f};
@@ -247,7 +251,8 @@ static void said_config(struct config *c, const vb_model *m, const struct gguf_c
     free(bytes);
 }
 
-/* As in llama.cpp: a file of GLM-5.2 is known by its context length. Its config.json has index_topk_freq 4 and index_skip_topk_offset 3. */
+/* As in llama.cpp: a file of GLM-5.2 is known by its context length. Its config.json has index_topk_freq 4 and
+ * index_skip_topk_offset 3. */
 TEST(without_the_list_of_full_layers_the_context_length_decides)
 {
     static const char pattern[] = "FFFSSSFSSSFS";
@@ -320,10 +325,12 @@ TEST(a_set_of_files_is_one_model)
     refused(dir, "m-00001-of-00004.gguf", "m-00003-of-00004.gguf: blk.1.attn_k");
     put_split(&w, 2, 4, total);
     gguf_write(&w, dir, "m-00002-of-00004.gguf");
-    refused(dir, "m-00001-of-00004.gguf", "m-00002-of-00004.gguf: it is file 3 of a set of 4, wanted what its name says");
+    refused(dir, "m-00001-of-00004.gguf",
+            "m-00002-of-00004.gguf: it is file 3 of a set of 4, wanted what its name says");
     put_split(&w, 1, 5, total);
     gguf_write(&w, dir, "m-00002-of-00004.gguf");
-    refused(dir, "m-00001-of-00004.gguf", "m-00002-of-00004.gguf: it is of a set of 5 files, m-00001-of-00004.gguf of one of 4");
+    refused(dir, "m-00001-of-00004.gguf",
+            "m-00002-of-00004.gguf: it is of a set of 5 files, m-00001-of-00004.gguf of one of 4");
     put_split(&w, 1, 4, total);
     gguf_write(&w, dir, "m-00002-of-00004.gguf");
     refused(dir, "m-00001-of-00004.gguf", "split.tensors.count says");
@@ -333,7 +340,8 @@ TEST(a_set_of_files_is_one_model)
     REFUSED(vb_model_open(&g, path, NULL, &err), VB_IO, "m-00002-of-00004.gguf: No such file");
     snprintf(name, sizeof name, "%s/other.gguf", dir);
     assert_int_equal(rename(path, name), 0);
-    refused(dir, "other.gguf", "other.gguf: it is the first of 4 files, and its name does not end in -00001-of-00004.gguf");
+    refused(dir, "other.gguf",
+            "other.gguf: it is the first of 4 files, and its name does not end in -00001-of-00004.gguf");
     vb_model_close(m);
     remove_dir(dir);
 }
@@ -374,7 +382,8 @@ static void check_words(const char *name, const struct vb_tokenizer *t, const ch
     json_t *word;
     OK(tokenizer_words(t, text, strlen(text), &sizes, &count, &err));
     json_array_foreach(words, i, word) {
-        if (i >= count || sizes[i] != (int32_t)json_string_length(word) || memcmp(text + at, json_string_value(word), (size_t)sizes[i]))
+        if (i >= count || sizes[i] != (int32_t)json_string_length(word) ||
+            memcmp(text + at, json_string_value(word), (size_t)sizes[i]))
             fail_msg("%s: word %zu of \"%s\" should be \"%s\"", name, i, text, json_string_value(word));
         at += (size_t)sizes[i];
     }

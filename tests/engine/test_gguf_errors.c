@@ -1,4 +1,5 @@
-/* tests/engine/test_gguf_errors.c -- GGUF files that are wrong: each is one sentence, compared word for word, and does no harm. */
+/* tests/engine/test_gguf_errors.c -- GGUF files that are wrong: each is one sentence, compared word for word, and does
+ * no harm. */
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"
@@ -45,15 +46,19 @@ TEST(a_hostile_header_is_told_and_does_no_harm)
         {"'GGUF' 02000000", "f: it is GGUF of version 2, only version 3 is supported", VB_UNSUPPORTED},
         {"'GGUF' 03000000 00", "f: its 9 bytes end within the header: it was cut short", VB_BAD_CHECKPOINT},
         {HEAD("00", "01"), "f: its 24 bytes end within a key: it was cut short", VB_BAD_CHECKPOINT},
-        {"'GGUF' 03000000" N8("00") "ffffffffffffffff", "f: its 24 bytes end within a key: it was cut short", VB_BAD_CHECKPOINT},
-        {"'GGUF' 03000000 ffffffffffffffff" N8("00"), "f: its 24 bytes end within a tensor: it was cut short", VB_BAD_CHECKPOINT},
-        {HEAD("00", "01") "ffffffffffffffff 'a'", "f: a key has a text of 18446744073709551615 bytes, of the file 1 are left",
+        {"'GGUF' 03000000" N8("00") "ffffffffffffffff", "f: its 24 bytes end within a key: it was cut short",
          VB_BAD_CHECKPOINT},
-        {HEAD("00", "01") N8("00"), "f: the name of a key is empty, longer than 255 bytes or not printable", VB_BAD_CHECKPOINT},
+        {"'GGUF' 03000000 ffffffffffffffff" N8("00"), "f: its 24 bytes end within a tensor: it was cut short",
+         VB_BAD_CHECKPOINT},
+        {HEAD("00", "01") "ffffffffffffffff 'a'",
+         "f: a key has a text of 18446744073709551615 bytes, of the file 1 are left", VB_BAD_CHECKPOINT},
+        {HEAD("00", "01") N8("00"), "f: the name of a key is empty, longer than 255 bytes or not printable",
+         VB_BAD_CHECKPOINT},
         {HEAD("00", "01") N8("01") "0a", "f: the name of a key is empty, longer than 255 bytes or not printable",
          VB_BAD_CHECKPOINT},
         {HEAD("00", "01") NAME_A "0d000000", "f: a has type 13, which GGUF does not have", VB_BAD_CHECKPOINT},
-        {HEAD("00", "01") NAME_A "04000000 0000", "f: a has 1 items, which its 39 bytes do not hold", VB_BAD_CHECKPOINT},
+        {HEAD("00", "01") NAME_A "04000000 0000", "f: a has 1 items, which its 39 bytes do not hold",
+         VB_BAD_CHECKPOINT},
         {HEAD("00", "01") NAME_A "07000000 02", "f: a is a boolean of value 2", VB_BAD_CHECKPOINT},
         {HEAD("00", "01") NAME_A "08000000" N8("09") "'abc'", "f: a has a text of 9 bytes, of the file 3 are left",
          VB_BAD_CHECKPOINT},
@@ -81,18 +86,21 @@ TEST(a_hostile_header_is_told_and_does_no_harm)
          VB_BAD_CHECKPOINT},
         {HEAD("01", "00") NAME_A "00000000", "f: a has not one to four dimensions", VB_BAD_CHECKPOINT},
         {HEAD("01", "00") NAME_A "05000000", "f: a has not one to four dimensions", VB_BAD_CHECKPOINT},
-        {HEAD("01", "00") NAME_A "01000000" N8("00"), "f: a has an extent of 0 or more than 63 bits", VB_BAD_CHECKPOINT},
-        {HEAD("01", "00") NAME_A "01000000 0000000000000080", "f: a has an extent of 0 or more than 63 bits", VB_BAD_CHECKPOINT},
+        {HEAD("01", "00") NAME_A "01000000" N8("00"), "f: a has an extent of 0 or more than 63 bits",
+         VB_BAD_CHECKPOINT},
+        {HEAD("01", "00") NAME_A "01000000 0000000000000080", "f: a has an extent of 0 or more than 63 bits",
+         VB_BAD_CHECKPOINT},
         {HEAD("01", "00") NAME_A "01000000" N8("08") "63000000", "f: a has the type of number 99, which is not known",
          VB_UNSUPPORTED},
         {HEAD("01", "00") NAME_A "01000000" N8("08") "02000000", "f: a has rows of 8 numbers, Q4_0 has blocks of 32",
          VB_BAD_CHECKPOINT},
-        {HEAD("01", "00") NAME_A "02000000 0000000001000000 0000000001000000 00000000", "f: a has more bytes than 64 bits hold",
-         VB_BAD_CHECKPOINT},
+        {HEAD("01", "00") NAME_A "02000000 0000000001000000 0000000001000000 00000000",
+         "f: a has more bytes than 64 bits hold", VB_BAD_CHECKPOINT},
         {HEAD("01", "00") NAME_A "01000000" N8("01") "00000000" N8("08"),
          "f: a begins at byte 8 of the data, which is no multiple of 32", VB_BAD_CHECKPOINT},
         {HEAD("01", "00") NAME_A "01000000" N8("01") "00000000 e0ffffffffffffff",
-         "f: a takes 4 bytes from byte 18446744073709551584 of the data on, the file has 57: it was cut short", VB_BAD_CHECKPOINT},
+         "f: a takes 4 bytes from byte 18446744073709551584 of the data on, the file has 57: it was cut "
+         "short", VB_BAD_CHECKPOINT},
         {HEAD("01", "00") NAME_A "01000000" N8("01") "00000000" N8("00") "00000000",
          "f: a ends at byte 4 of the data, the file holds 0: it was cut short", VB_BAD_CHECKPOINT},
         {HEAD("01", "00") NAME_A "01000000" N8("01") "00000000" N8("00") "00000000000000 0000",
@@ -271,12 +279,14 @@ TEST(metadata_of_another_type_or_range_is_told)
          "f.gguf: architecture \"llama\\n\" is not supported, only deepseek2, mistral4, deepseek32 and glm-dsa"},
         {"general.architecture", 0, 0, "\xff", 0, VB_UNSUPPORTED,
          "f.gguf: architecture that is not UTF-8 is not supported, only deepseek2, mistral4, deepseek32 and glm-dsa"},
-        {OF "embedding_length", 0, 0, NULL, 1, BAD, "f.gguf: deepseek2.embedding_length is missing, wanted a whole number"},
+        {OF "embedding_length", 0, 0, NULL, 1, BAD,
+         "f.gguf: deepseek2.embedding_length is missing, wanted a whole number"},
         {OF "embedding_length", F32, 0x42800000, NULL, 0, BAD,
          "f.gguf: deepseek2.embedding_length is F32, wanted a whole number"},
         {OF "embedding_length", U64, UINT64_MAX, NULL, 0, BAD,
          "f.gguf: deepseek2.embedding_length is U64, wanted a whole number"},
-        {OF "embedding_length", U32, 0, NULL, 0, BAD, "f.gguf: hidden_size is 0, wanted a whole number from 1 to 16777216"},
+        {OF "embedding_length", U32, 0, NULL, 0, BAD,
+         "f.gguf: hidden_size is 0, wanted a whole number from 1 to 16777216"},
         {OF "embedding_length", U32, 72, NULL, 0, BAD,
          "f.gguf: model.embed_tokens.weight is [128,64], the metadata says [128,72]"},
         {OF "attention.head_count", I32, UINT32_MAX, NULL, 0, BAD,
@@ -311,8 +321,10 @@ TEST(metadata_of_another_type_or_range_is_told)
          "f.gguf: deepseek2.rope.scaling.type is missing, wanted a name beside factor"},
         {OF "attention.indexer.top_k", U32, 8, NULL, 0, VB_UNSUPPORTED,
          "f.gguf: the key deepseek2.attention.indexer.top_k is not known, and may change what is computed"},
-        {"tokenizer.ggml.eos_token_id", F32, 0, NULL, 0, BAD, "f.gguf: tokenizer.ggml.eos_token_id is not a whole number"},
-        {"tokenizer.ggml.bos_token_id", F32, 0, NULL, 0, BAD, "f.gguf: tokenizer.ggml.bos_token_id is not a whole number"},
+        {"tokenizer.ggml.eos_token_id", F32, 0, NULL, 0, BAD,
+         "f.gguf: tokenizer.ggml.eos_token_id is not a whole number"},
+        {"tokenizer.ggml.bos_token_id", F32, 0, NULL, 0, BAD,
+         "f.gguf: tokenizer.ggml.bos_token_id is not a whole number"},
     };
     check_wrong("v3-mtp3", cases, COUNT(cases));
 }
@@ -322,11 +334,14 @@ TEST(metadata_of_an_indexer_is_checked)
     static const struct wrong cases[] = {
         {OF "attention.indexer.head_count", 0, 0, NULL, 1, BAD,
          "f.gguf: glm-dsa.attention.indexer.head_count is missing, wanted a whole number"},
-        {OF "attention.indexer.top_k", U32, 0, NULL, 0, BAD, "f.gguf: index_topk is 0, wanted a whole number from 1 to 16777216"},
-        {OF "attention.indexer.key_length", U32, 64, NULL, 0, VB_UNSUPPORTED, "f.gguf: index_head_dim 64 is not supported, only 128"},
+        {OF "attention.indexer.top_k", U32, 0, NULL, 0, BAD,
+         "f.gguf: index_topk is 0, wanted a whole number from 1 to 16777216"},
+        {OF "attention.indexer.key_length", U32, 64, NULL, 0, VB_UNSUPPORTED,
+         "f.gguf: index_head_dim 64 is not supported, only 128"},
         {OF "attention.indexer.types", BOOL, 1, NULL, 0, BAD,
          "f.gguf: glm-dsa.attention.indexer.types is BOOL, wanted an array with one BOOL per layer"},
-        {OF "attention.indexer.types", 0, 0, NULL, 1, BAD, "%s: model.layers.2.self_attn.indexer.wq_b.weight is missing"},
+        {OF "attention.indexer.types", 0, 0, NULL, 1, BAD,
+         "%s: model.layers.2.self_attn.indexer.wq_b.weight is missing"},
         {OF "attention.indexer.block_size", U32, 8, NULL, 0, VB_UNSUPPORTED,
          "f.gguf: the key glm-dsa.attention.indexer.block_size is not known, and may change what is computed"},
         {OF "expert_gating_func", U32, 1, NULL, 0, VB_UNSUPPORTED,
@@ -342,16 +357,18 @@ TEST(architectures_that_are_known_are_refused_with_the_reason)
 {
     static const struct wrong cases[] = {
         {"general.architecture", 0, 0, "deepseek4", 0, VB_UNSUPPORTED,
-         "f.gguf: architecture deepseek4 is not supported: the compressed sparse attention and hyper-connections of DeepSeek-V4 are not "
-         "computed here"},
+         "f.gguf: architecture deepseek4 is not supported: the compressed sparse attention and hyper-connections of "
+         "DeepSeek-V4 are not computed here"},
         {"general.architecture", 0, 0, "deepseek2-ocr", 0, VB_UNSUPPORTED,
-         "f.gguf: architecture deepseek2-ocr is not supported: the language model of DeepSeek-OCR has no latent attention (MLA)"},
+         "f.gguf: architecture deepseek2-ocr is not supported: the language model of DeepSeek-OCR has no latent "
+         "attention (MLA)"},
         {"general.architecture", 0, 0, "kimi-linear", 0, VB_UNSUPPORTED,
          "f.gguf: architecture kimi-linear is not supported: the linear attention of Kimi-Linear is not computed here"},
         {"general.architecture", 0, 0, "mistral3", 0, VB_UNSUPPORTED,
          "f.gguf: architecture mistral3 is not supported: Mistral 3 and Ministral have no latent attention (MLA)"},
         {"general.architecture", 0, 0, "DeepseekV4ForCausalLM", 0, VB_UNSUPPORTED,
-         "f.gguf: architecture \"DeepseekV4ForCausalLM\" is not supported, only deepseek2, mistral4, deepseek32 and glm-dsa"},
+         "f.gguf: architecture \"DeepseekV4ForCausalLM\" is not supported, only deepseek2, mistral4, deepseek32 and "
+         "glm-dsa"},
     };
     check_wrong("v3-mtp3", cases, COUNT(cases));
 }
@@ -364,15 +381,19 @@ TEST(a_tokenizer_of_another_kind_is_told)
         {"tokenizer.ggml.model", U32, 1, NULL, 0, BAD, "f.gguf: tokenizer.ggml.model is U32, wanted STRING"},
         {"tokenizer.ggml.model", 0, 0, NULL, 1, VB_IO, "f.gguf: it has no tokenizer"},
         {"tokenizer.ggml.pre", 0, 0, "kimi-k2\n", 0, VB_UNSUPPORTED,
-         "f.gguf: tokenizer.ggml.pre \"kimi-k2?\" is not supported, only gpt-2, deepseek-v3, deepseek-llm, glm4, kimi-k2, tekken, "
-         "youtu, kanana2, gigachat, joyai-llm"},
+         "f.gguf: tokenizer.ggml.pre \"kimi-k2?\" is not supported, only gpt-2, deepseek-v3, deepseek-llm, glm4, "
+         "kimi-k2, tekken, youtu, kanana2, gigachat, joyai-llm"},
         {"tokenizer.ggml.pre", 0, 0, NULL, 1, BAD,
          "f.gguf: tokenizer.ggml.pre is missing, wanted the name of how words are cut"},
         {"tokenizer.ggml.tokens", 0, 0, "a", 0, BAD, "f.gguf: tokenizer.ggml.tokens is STRING, wanted array of STRING"},
-        {"tokenizer.ggml.token_type", I32, 1, NULL, 0, BAD, "f.gguf: tokenizer.ggml.token_type is I32, wanted array of I32"},
-        {"tokenizer.ggml.merges", 0, 0, NULL, 1, BAD, "f.gguf: tokenizer.ggml.merges is missing, wanted array of STRING"},
-        {"tokenizer.ggml.add_bos_token", U32, 1, NULL, 0, BAD, "f.gguf: tokenizer.ggml.add_bos_token is U32, wanted BOOL"},
-        {"tokenizer.ggml.bos_token_id", U32, 900, NULL, 0, BAD, "f.gguf: tokenizer.ggml.bos_token_id is U32, wanted the id of a token"},
+        {"tokenizer.ggml.token_type", I32, 1, NULL, 0, BAD,
+         "f.gguf: tokenizer.ggml.token_type is I32, wanted array of I32"},
+        {"tokenizer.ggml.merges", 0, 0, NULL, 1, BAD,
+         "f.gguf: tokenizer.ggml.merges is missing, wanted array of STRING"},
+        {"tokenizer.ggml.add_bos_token", U32, 1, NULL, 0, BAD,
+         "f.gguf: tokenizer.ggml.add_bos_token is U32, wanted BOOL"},
+        {"tokenizer.ggml.bos_token_id", U32, 900, NULL, 0, BAD,
+         "f.gguf: tokenizer.ggml.bos_token_id is U32, wanted the id of a token"},
     };
     char dir[64];
     vb_model *m = open_tiny("v3-mtp3");
@@ -385,7 +406,8 @@ TEST(a_tokenizer_of_another_kind_is_told)
     remove_dir(dir);
 }
 
-static int parse_tokenizer(struct gguf_writer *w, const char *const *tokens, size_t count, const int32_t *kinds, vb_error *err)
+static int parse_tokenizer(struct gguf_writer *w, const char *const *tokens, size_t count, const int32_t *kinds,
+                           vb_error *err)
 {
     struct gguf *g;
     struct vb_tokenizer *t;
@@ -476,7 +498,8 @@ TEST(a_file_of_mtp_layers_alone_is_told)
     put_vector(&w, "", "output_norm.weight", m->norm, 64);
     put_layer(&w, &m->config, &m->mtp[0].layer, 4, &o);
     gguf_write(&w, dir, "mtp.gguf");
-    REFUSED(open_a_model(path, &err), VB_UNSUPPORTED, "/mtp.gguf: it has MTP layers only, wanted the file of the whole model");
+    REFUSED(open_a_model(path, &err), VB_UNSUPPORTED,
+            "/mtp.gguf: it has MTP layers only, wanted the file of the whole model");
     vb_model_close(m);
     remove_dir(dir);
 }
@@ -504,7 +527,8 @@ TEST(every_allocation_may_fail)
             struct vb_tokenizer *t = NULL;
             struct vb_model *m = NULL;
             vb_error err = {0};
-            int rc = what ? tokenizer_open(&t, "golden/gguf/tiny.gguf", &a, &err) : model_open(&m, "golden/gguf/tiny.gguf", &a, &err);
+            int rc = what ? tokenizer_open(&t, "golden/gguf/tiny.gguf", &a, &err)
+                          : model_open(&m, "golden/gguf/tiny.gguf", &a, &err);
             if (!rc) {
                 assert_true(counted.requests <= fail && fail > 10);
                 tokenizer_close(t);

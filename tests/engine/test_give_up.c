@@ -1,10 +1,11 @@
-/* tests/engine/test_give_up.c -- vb_session_options.stop: a pass that is given up before any of its layers leaves the session as it
- * was, whatever drafts. Runs in the repository's root. */
+/* tests/engine/test_give_up.c -- vb_session_options.stop: a pass that is given up before any of its layers leaves the
+ * session as it was, whatever drafts. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #define N 24 /* tokens of a run */
 
-/* Asks to stop when it is asked for the time number `at`, and then not again; or each time with a chance of 1 in `chance`. */
+/* Asks to stop when it is asked for the time number `at`, and then not again; or each time with a chance of 1 in
+ * `chance`. */
 struct stopper {
     long asked, at, gave_up;
     unsigned chance, random;
@@ -24,7 +25,8 @@ static const int32_t prompt[] = {5, 6, 7, 70, 9, 33, 17, 2, 88, 41, 5, 6, 7, 70,
 
 static vb_session_options options_of(const char *draft, const vb_model *m, struct stopper *s)
 {
-    vb_session_options o = {.context = 80, .threads = 1, .prefill_chunk = 7, .drafting = {.method = draft, .tokens = 3, .model = m}, .poison_cut_rows = 1,
+    vb_session_options o = {.context = 80, .threads = 1, .prefill_chunk = 7,
+                            .drafting = {.method = draft, .tokens = 3, .model = m}, .poison_cut_rows = 1,
                             .stop = s ? stop : NULL, .stop_context = s, .sampling = {.temperature = 0.8f, .seed = 3}};
     return o;
 }
@@ -66,7 +68,8 @@ static void plain(const vb_model *m, int32_t wanted[N])
 
 TEST(a_run_that_is_given_up_anywhere_goes_on_to_the_same_tokens)
 {
-    static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+    static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram",
+                                          "draft-model"};
     vb_model *m = open_model("golden/tiny/v3-mtp3");
     int32_t wanted[N];
     long passes = 0;
@@ -74,7 +77,8 @@ TEST(a_run_that_is_given_up_anywhere_goes_on_to_the_same_tokens)
     plain(m, wanted);
     for (size_t k = 0; k < COUNT(methods); k++)
         for (int round = 0; round < 60; round++) {
-            struct stopper at = {.at = round, .chance = round < 50 ? 0 : (unsigned)round - 47, .random = (unsigned)round};
+            struct stopper at = {.at = round, .chance = round < 50 ? 0 : (unsigned)round - 47,
+                                 .random = (unsigned)round};
             vb_session_options o = options_of(methods[k], m, &at);
             vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
             snprintf(what, sizeof what, "%s, round %d", methods[k], round);
@@ -126,7 +130,9 @@ TEST(reading_evaluating_and_drafting_can_be_given_up)
         vb_session_options o = options_of(i < 3 ? "mtp-eagle" : "draft-model", m, &at);
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
         do {
-            code = what == 0 ? vb_prefill(s, &said) : what == 1 ? vb_draft(s, &next, drafts, &count, &said) : vb_evaluate(s, 0, see_row, NULL, &said);
+            code = what == 0 ? vb_prefill(s, &said)
+                   : what == 1 ? vb_draft(s, &next, drafts, &count, &said)
+                   : vb_evaluate(s, 0, see_row, NULL, &said);
             if (code && (code != VB_STOPPED || strcmp(said.message, "stopped by the caller")))
                 fail_msg("%d: code %d, %s", what, code, said.message);
             stops += code != 0;
@@ -150,8 +156,8 @@ static vb_session *open_with_draft_model(const vb_model *m, struct stopper *at)
     return open_session(m, &o, prompt, COUNT(prompt));
 }
 
-/* The draft model reads the prompt in a pass of its own, after the target's. A stop in that pass ends the call; the session then
- * goes on, and the draft model reads the prompt again. */
+/* The draft model reads the prompt in a pass of its own, after the target's. A stop in that pass ends the call; the
+ * session then goes on, and the draft model reads the prompt again. */
 TEST(the_prompt_pass_of_a_draft_model_can_be_given_up)
 {
     vb_model *m = open_model("golden/tiny/v3");
@@ -209,7 +215,8 @@ static void give_up_steps_of_a_batch(const vb_model *m, const char *method)
     plain(m, wanted);
     vb_batch_options o = {.session = options_of(method, m, &at)};
     OK(vb_batch_open(&b, m, &o, &err));
-    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = N, .ignore_eos = 1}, .done = see_end, .context = &all};
+    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = N, .ignore_eos = 1},
+                    .done = see_end, .context = &all};
     for (int i = 0; i < 3; i++)
         OK(vb_batch_add(b, &q, NULL, &err));
     while (left) {

@@ -1,7 +1,7 @@
-/* tests/engine/test_indexer.c -- sparse attention in the engine: the tokens that it keeps are those of NumPy; while all tokens are
- * kept, every bit is that of the model without its indexer; under every convention the engine is as near to the reference as f32
- * allows. test_bits, test_properties, test_batch, test_trees, test_session_save and others show that nothing else reaches a bit.
- * Runs in the repository's root. */
+/* tests/engine/test_indexer.c -- sparse attention in the engine: the tokens that it keeps are those of NumPy; while all
+ * tokens are kept, every bit is that of the model without its indexer; under every convention the engine is as near to
+ * the reference as f32 allows. test_bits, test_properties, test_batch, test_trees, test_session_save and others show
+ * that nothing else reaches a bit. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -43,7 +43,11 @@ static void compare_sets(void *context, const vb_tap *tap)
     snprintf(name, sizeof name, "sets.%d", tap->layer);
     const char *want = golden_data(sets->g, name, &count);
     size_t width = json_array_size(json_object_get(json_object_get(sets->g->header, name), "shape")) == 2
-                       ? (size_t)json_integer_value(json_array_get(json_object_get(json_object_get(sets->g->header, name), "shape"), 1)) : 0;
+                       ? (size_t)json_integer_value(json_array_get(json_object_get(json_object_get(sets->g->header,
+                                                                                                   name),
+                                                                                   "shape"),
+                                                                   1))
+                       : 0;
     assert_true(tap->integers && width >= (size_t)sets->topk);
     for (size_t r = 0; r < tap->rows; r++, sets->rows++) {
         size_t index = (size_t)tap->row[r].index;
@@ -53,7 +57,8 @@ static void compare_sets(void *context, const vb_tap *tap)
             int32_t have = ((const int32_t *)tap->data)[r * tap->stride + i];
             memcpy(&place, want + sizeof place * (index * width + i), sizeof place);
             if (have != place)
-                fail_msg("%s, index %zu: token %zu that is kept is %d, NumPy's is %d", tap->name, index, i, (int)have, (int)place);
+                fail_msg("%s, index %zu: token %zu that is kept is %d, NumPy's is %d", tap->name, index, i, (int)have,
+                         (int)place);
         }
         sets->chosen += index >= (size_t)sets->topk;
     }
@@ -69,8 +74,8 @@ TEST(kept_tokens_are_those_of_numpy)
             json_t *told = golden_json(names[i]);
             int32_t tokens[MOST];
             size_t n = (size_t)read_tokens(json_object_get(told, "tokens"), tokens);
-            vb_session_options o = {.context = (int32_t)n, .threads = 2, .prefill_chunk = chunk, .tap = compare_sets, .tap_context = &sets,
-                                    .tap_scores = chunk > 0};
+            vb_session_options o = {.context = (int32_t)n, .threads = 2, .prefill_chunk = chunk, .tap = compare_sets,
+                                    .tap_context = &sets, .tap_scores = chunk > 0};
             vb_session *s = open_session(m, &o, tokens, n);
             OK(vb_evaluate(s, 1, no_row, NULL, &err));
             vb_session_close(s);
@@ -144,8 +149,8 @@ static int setting(size_t i, char list[64])
     return 0;
 }
 
-/* Compares the engine with the reference. Returns how far the convention moves the reference, in units of the spread of perturbed
- * references with the default conventions. */
+/* Compares the engine with the reference. Returns how far the convention moves the reference, in units of the spread of
+ * perturbed references with the default conventions. */
 static double compare_setting(const char *name, const char *list, const int32_t *tokens, size_t n)
 {
     char dir[64];
@@ -156,7 +161,8 @@ static double compare_setting(const char *name, const char *list, const int32_t 
     OK(reference_open(&ref, dir, NULL, &err));
     OK(vb_model_open(&m, dir, &(vb_model_options){.conventions = list}, &err));
     size_t V = (size_t)vb_vocab_size(m);
-    double *exact = calloc(n * V, sizeof *exact), *plain = calloc(n * V, sizeof *plain), *other = calloc(n * V, sizeof *other);
+    double *exact = calloc(n * V, sizeof *exact), *plain = calloc(n * V, sizeof *plain),
+           *other = calloc(n * V, sizeof *other);
     assert_true(exact && plain && other);
     struct reference_options o = {.conventions = {{0}}};
     struct rows r = {other, V};
@@ -169,12 +175,16 @@ static double compare_setting(const char *name, const char *list, const int32_t 
     OK(conventions_parse(&o.conventions, list, &err));
     OK(reference_forward(ref, &o, tokens, (int)n, NULL, exact, &err));
     for (int chunk = 0; chunk <= 9; chunk += 9) {
-        vb_session *s = open_session(m, &(vb_session_options){.context = (int32_t)n, .threads = 1, .prefill_chunk = chunk}, tokens, n);
+        vb_session *s = open_session(m,
+                                     &(vb_session_options){.context = (int32_t)n, .threads = 1, .prefill_chunk = chunk},
+                                     tokens, n);
         OK(vb_evaluate(s, 0, take_row, &r, &err));
         vb_session_close(s);
         double within = distance(other, exact, n * V) / spread;
         if (!(within <= 8.0))
-            fail_msg("%s, %s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8", name, list, within);
+            fail_msg("%s, %s: the engine is %.3g times as far from the reference as perturbed references, allowed are "
+                     "8",
+                     name, list, within);
     }
     double changes = distance(plain, exact, n * V) / spread;
     free(exact);

@@ -1,5 +1,6 @@
-/* tests/engine/test_interface.c -- what a client asks besides sessions: texts, chat templates, descriptions, lists, GGUF files.
- * verbatim.h is the only header of ours that it includes, as a client's would be. Runs in the repository's root. */
+/* tests/engine/test_interface.c -- what a client asks besides sessions: texts, chat templates, descriptions, lists,
+ * GGUF files. verbatim.h is the only header of ours that it includes, as a client's would be. Runs in the repository's
+ * root. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -29,7 +30,8 @@ static json_t *described(const vb_model *m)
 
 TEST(a_model_describes_itself)
 {
-    vb_model *m = model_of("golden/tiny/v3-mtp3", &(vb_model_options){.precision = "q8", .conventions = "concat=hidden-embedding"});
+    vb_model *m = model_of("golden/tiny/v3-mtp3",
+                           &(vb_model_options){.precision = "q8", .conventions = "concat=hidden-embedding"});
     vb_model_facts facts;
     json_t *o = described(m), *row, *bytes;
     size_t i, parts = 0, all = 0;
@@ -126,14 +128,16 @@ TEST(a_chat_template_makes_a_prompt)
     static const char greeting[] = "[{\"role\":\"user\",\"content\":\"Hello\"}]";
     make_dir(dir);
     write_text(dir, "chat_template.jinja",
-               "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<{{ mood }}>{% endif %}");
+               "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<{{ mood "
+               "}}>{% endif %}");
     ok(vb_tokenizer_open(&t, "golden/tokenizer", NULL, &err));
     ok(vb_template_open(&chat, dir, NULL, &err));
     ok(vb_template_render(chat, t, greeting, strlen(greeting), 1, "{\"mood\":\"glad\"}", &text, &size, &err));
     assert_string_equal(text, "<user>Hello<glad>");
     assert_int_equal(size, strlen(text));
     vb_text_free(text);
-    static const char with_zero[] = "[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]"; /* a token may be that character */
+    static const char with_zero[] = "[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]"; /* a token may be that
+                                                                                          character */
     ok(vb_template_render(chat, t, with_zero, strlen(with_zero), 0, NULL, &text, &size, &err));
     assert_int_equal(size, 9);
     assert_memory_equal(text, "<user>a\0b", 10);
@@ -141,12 +145,15 @@ TEST(a_chat_template_makes_a_prompt)
     ok(vb_template_render(chat, t, "[]", 2, 0, NULL, &text, &size, &err));
     assert_string_equal(text, "");
     vb_text_free(text);
-    refused(vb_template_render(chat, t, "{}", 2, 0, NULL, &text, &size, &err), VB_BAD_ARGUMENT, "messages: not an array");
+    refused(vb_template_render(chat, t, "{}", 2, 0, NULL, &text, &size, &err), VB_BAD_ARGUMENT,
+            "messages: not an array");
     assert_null(text);
     refused(vb_template_render(chat, t, "[1]", 3, 0, NULL, &text, &size, &err), VB_BAD_ARGUMENT, "message 0");
     refused(vb_template_render(chat, t, "[", 1, 0, NULL, &text, &size, &err), VB_BAD_ARGUMENT, "messages: line 1");
-    refused(vb_template_render(chat, t, "[]", 2, 0, "[]", &text, &size, &err), VB_BAD_ARGUMENT, "template variables: not a JSON object");
-    refused(vb_template_render(chat, t, "[]", 2, 0, "?", &text, &size, &err), VB_BAD_ARGUMENT, "template variables: line 1");
+    refused(vb_template_render(chat, t, "[]", 2, 0, "[]", &text, &size, &err), VB_BAD_ARGUMENT,
+            "template variables: not a JSON object");
+    refused(vb_template_render(chat, t, "[]", 2, 0, "?", &text, &size, &err), VB_BAD_ARGUMENT,
+            "template variables: line 1");
     vb_template_close(chat);
     vb_tokenizer_close(t);
     remove_dir(dir);
@@ -226,10 +233,12 @@ TEST(a_model_becomes_a_file_of_the_size_and_types_that_were_planned)
     assert_true(blocks > 0 && bytes < vb_quantize_bytes(q));
     vb_quantize_close(q);
     assert_true(fingerprint_of(path, NULL) == fingerprint_of("golden/tiny/v3", "q8"));
-    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){.type = "q9"}, &err), VB_BAD_ARGUMENT, "type is q9");
-    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){0}, &err), VB_BAD_ARGUMENT, "type is missing");
-    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){.type = "f32", .head_type = "x"}, &err), VB_BAD_ARGUMENT,
-            "head type is x");
+    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){.type = "q9"}, &err), VB_BAD_ARGUMENT,
+            "type is q9");
+    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){0}, &err), VB_BAD_ARGUMENT,
+            "type is missing");
+    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){.type = "f32", .head_type = "x"}, &err),
+            VB_BAD_ARGUMENT, "head type is x");
     assert_null(q);
     vb_model_close(m);
     remove_dir(dir);
@@ -249,14 +258,18 @@ TEST(draft_methods_say_what_they_need_and_how_long_they_draft)
     assert_false(method.keeps_state);
     ok(vb_draft_method_find(&method, "none", &err));
     assert_null(method.name);
-    refused(vb_draft_method_find(&method, "guess", &err), VB_BAD_ARGUMENT, "unknown draft method guess; known are none, mtp-vanilla");
+    refused(vb_draft_method_find(&method, "guess", &err), VB_BAD_ARGUMENT,
+            "unknown draft method guess; known are none, mtp-vanilla");
     assert_null(method.name);
 
     ok(vb_draft_check(with, &(vb_drafting){.method = "mtp-eagle"}, &err));
     ok(vb_draft_check(without, &(vb_drafting){0}, &err));
-    refused(vb_draft_check(without, &(vb_drafting){.method = "mtp-eagle"}, &err), VB_BAD_ARGUMENT, "has no MTP modules");
-    refused(vb_draft_check(with, &(vb_drafting){.method = "draft-model"}, &err), VB_BAD_ARGUMENT, "wants a draft model");
-    refused(vb_draft_check(with, &(vb_drafting){.method = "ngram", .settings = "n=1"}, &err), VB_BAD_ARGUMENT, "unknown setting n=1");
+    refused(vb_draft_check(without, &(vb_drafting){.method = "mtp-eagle"}, &err), VB_BAD_ARGUMENT,
+            "has no MTP modules");
+    refused(vb_draft_check(with, &(vb_drafting){.method = "draft-model"}, &err), VB_BAD_ARGUMENT,
+            "wants a draft model");
+    refused(vb_draft_check(with, &(vb_drafting){.method = "ngram", .settings = "n=1"}, &err), VB_BAD_ARGUMENT,
+            "unknown setting n=1");
 
     assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.method = "mtp-vanilla"}), 3);
     assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.method = "mtp-vanilla", .automatic = 1}), 3);

@@ -1,4 +1,5 @@
-/* tests/engine/test_json.c -- reading JSON: numbers too large for us, texts too large for the memory, and the locale. */
+/* tests/engine/test_json.c -- reading JSON: numbers too large for us, texts too large for the memory, and the
+ * locale. */
 #include "engine/base/decimal.h"
 #include "engine/base/json.h"
 #include "engine/base/utf8.h"
@@ -47,7 +48,8 @@ TEST(a_number_that_is_too_large_becomes_a_real_number_of_about_its_size)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[256];
-        snprintf(text, sizeof text, "{\"a\":[%s,1,%s], \"b\\\" 99999999999999999999\":%s}", cases[i].text, cases[i].text, cases[i].text);
+        snprintf(text, sizeof text, "{\"a\":[%s,1,%s], \"b\\\" 99999999999999999999\":%s}", cases[i].text,
+                 cases[i].text, cases[i].text);
         json_t *root = read_text(text), *a = json_object_get(root, "a");
         double first = json_real_value(json_array_get(a, 0)), last = json_real_value(json_array_get(a, 2));
         assert_int_equal(json_array_size(a), 3);
@@ -73,9 +75,11 @@ TEST(a_number_with_a_thousand_digits_is_read)
 
 TEST(numbers_that_fit_stay_what_they_are_beside_one_that_does_not)
 {
-    json_t *root = read_text("{\"n\":[9223372036854775807,-9223372036854775808,0.1,-0.0,1e308,99999999999999999999,4.9e-324]}");
+    json_t *root =
+        read_text("{\"n\":[9223372036854775807,-9223372036854775808,0.1,-0.0,1e308,99999999999999999999,4.9e-324]}");
     json_t *n = json_object_get(root, "n");
-    assert_true(json_integer_value(json_array_get(n, 0)) == INT64_MAX && json_integer_value(json_array_get(n, 1)) == INT64_MIN);
+    assert_true(json_integer_value(json_array_get(n, 0)) == INT64_MAX &&
+                json_integer_value(json_array_get(n, 1)) == INT64_MIN);
     assert_true(json_real_value(json_array_get(n, 2)) == 0.1 && json_real_value(json_array_get(n, 4)) == 1e308);
     assert_true(json_real_value(json_array_get(n, 6)) > 0.0);
     json_decref(root);
@@ -83,8 +87,9 @@ TEST(numbers_that_fit_stay_what_they_are_beside_one_that_does_not)
 
 TEST(what_looks_like_a_number_is_not_made_one)
 {
-    static const char *const cases[] = {"{\"a\":1e999,\"b\":-inf}", "{\"a\":1e999,\"b\":-infinity}", "{\"a\":1e999,\"b\":0x1p99999}",
-                                        "{\"a\":1e999,\"b\":1e999e9}", "{\"a\":1e999,\"b\":00999999999999999999999}", "{\"a\":1e999,",
+    static const char *const cases[] = {"{\"a\":1e999,\"b\":-inf}", "{\"a\":1e999,\"b\":-infinity}",
+                                        "{\"a\":1e999,\"b\":0x1p99999}", "{\"a\":1e999,\"b\":1e999e9}",
+                                        "{\"a\":1e999,\"b\":00999999999999999999999}", "{\"a\":1e999,",
                                         "{\"a\":1e999,\"b", "{\"a\":1e999,\"b\\", "{\"a\":1e999,-"};
     for (size_t i = 0; i < COUNT(cases); i++) {
         vb_error err;
@@ -105,8 +110,10 @@ TEST(a_text_whose_numbers_are_shown_again_is_refused)
 
 TEST(a_tokenizer_without_a_length_is_read)
 {
-    static const char text[] = "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
-                               "\"truncation\":{\"max_length\":" VERY_LARGE_INTEGER "},\"added_tokens\":[]}";
+    static const char
+        text[] = "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},\"model\":{"
+                 "\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
+                 "\"truncation\":{\"max_length\":" VERY_LARGE_INTEGER "},\"added_tokens\":[]}";
     static const char config[] = "{\"model_max_length\":" VERY_LARGE_INTEGER "}";
     struct vb_tokenizer *t;
     vb_error err = {0};
@@ -125,9 +132,11 @@ static void expect_tokenizer(const char *text, const char *message)
 
 TEST(an_id_that_is_too_large_is_refused_by_name)
 {
-    expect_tokenizer("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":" VERY_LARGE_INTEGER "},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"}}",
+    expect_tokenizer("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":" VERY_LARGE_INTEGER
+                     "},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"}}",
                      "t.json: token \"a\" has no id from 0 to 16777215");
-    expect_tokenizer("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
+    expect_tokenizer("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"decoder\":{\"type\":"
+                     "\"ByteLevel\"},"
                      "\"added_tokens\":[{\"id\":" VERY_LARGE_INTEGER ",\"content\":\"x\"}]}",
                      "t.json: added token \"x\" has id 1e30, wanted 0 to 16777215");
 }
@@ -208,7 +217,8 @@ static int speak_german(const char *dir)
 {
     char command[256];
     snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >/dev/null 2>&1", dir);
-    return !system(command) && !setenv("LOCPATH", dir, 1) && setlocale(LC_ALL, "de_DE.UTF-8") && localeconv()->decimal_point[0] == ',';
+    return !system(command) && !setenv("LOCPATH", dir, 1) && setlocale(LC_ALL, "de_DE.UTF-8") &&
+           localeconv()->decimal_point[0] == ',';
 }
 
 static void render(char out[512], const char *source)
@@ -218,7 +228,8 @@ static void render(char out[512], const char *source)
     vb_error err = {0};
     char *text = NULL;
     size_t size;
-    if (!template_parse(&t, source, strlen(source), "t", NULL, &err) && !template_render(t, variables, &text, &size, &err))
+    if (!template_parse(&t, source, strlen(source), "t", NULL, &err) &&
+        !template_render(t, variables, &text, &size, &err))
         snprintf(out, 512, "%s", text);
     else
         snprintf(out, 512, "%s", err.message);
@@ -244,7 +255,8 @@ TEST(numbers_have_a_point_in_every_locale)
     snprintf(command, sizeof command, "rm -r %s", dir);
     assert_int_equal(system(command), 0);
     if (!german) {
-        print_message("skipped: no German locale here, and localedef cannot make one; not proven: numbers in such a locale\n");
+        print_message("skipped: no German locale here, and localedef cannot make one; not proven: numbers in such a "
+                      "locale\n");
         skip();
     }
     assert_true(half == 0.5 && read == 0.5 && *end == ',');

@@ -1,6 +1,6 @@
-/* tests/engine/test_kept_sets.c -- forced kept sets of sparse attention. Sets that equal the indexer's change no bit. With other sets,
- * the engine is as near to the reference with these sets as f32 allows, and no bit depends on chunks, drafts, threads, batches or
- * saved files. Runs in the repository's root. */
+/* tests/engine/test_kept_sets.c -- forced kept sets of sparse attention. Sets that equal the indexer's change no bit.
+ * With other sets, the engine is as near to the reference with these sets as f32 allows, and no bit depends on chunks,
+ * drafts, threads, batches or saved files. Runs in the repository's root. */
 #include "tests/support/batch.h"
 #include "tests/support/references.h"
 #include "tests/support/tiny.h"
@@ -71,7 +71,8 @@ static void see_set(void *context, const vb_tap *tap)
             for (size_t j = 0; j < tap->inner; j++)
                 found |= set[j] == have[i];
             if (s->compares && (!found || (i && have[i] <= have[i - 1])))
-                fail_msg("%s, index %d: token %d is kept, or not in ascending order", tap->name, tap->row[r].index, have[i]);
+                fail_msg("%s, index %d: token %d is kept, or not in ascending order", tap->name, tap->row[r].index,
+                         have[i]);
         }
         if (!s->compares)
             memcpy(set, have, tap->inner * sizeof *set);
@@ -142,16 +143,19 @@ TEST(other_sets_are_those_of_the_reference)
         vb_session_options o = {.routes = sets.routes, .tap = see_set, .tap_context = &ascending, .prefill_chunk = 7};
         evaluate(m, o, tokens, &other);
         assert_memory_equal(got.logits, other.logits, sizeof got.logits);
-        struct reference_options options = {.sets = ascending.kept, .set_tokens = TOKENS, .set_layers = sets.routes.layers};
+        struct reference_options options = {.sets = ascending.kept, .set_tokens = TOKENS,
+                                            .set_layers = sets.routes.layers};
         size_t n = TOKENS * got.V;
         OK(reference_forward(ref, &options, tokens, TOKENS, NULL, exact.logits[0], &err));
         for (options.perturb = 1; options.perturb <= 4; options.perturb++) {
             OK(reference_forward(ref, &options, tokens, TOKENS, NULL, other.logits[0], &err));
             spread = fmax(spread, distance(other.logits[0], exact.logits[0], n));
         }
-        double within = distance(got.logits[0], exact.logits[0], n) / spread, changes = distance(plain.logits[0], exact.logits[0], n) / spread;
+        double within = distance(got.logits[0], exact.logits[0], n) / spread,
+               changes = distance(plain.logits[0], exact.logits[0], n) / spread;
         if (!(within <= 8.0) || !(changes > 100.0))
-            fail_msg("%s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8; the sets change %.3g",
+            fail_msg("%s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8; "
+                     "the sets change %.3g",
                      names[i], within, changes);
         free(sets.kept);
         free(ascending.kept);
@@ -298,7 +302,8 @@ TEST(recorded_sets_are_those_to_which_tokens_attended)
         }
         struct batch_end end = {m, &own, 0};
         vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = o, .max_sequences = 2, .keep_finished = 4});
-        vb_request q = {.tokens = tokens, .count = PROMPT, .done = check_end, .context = &end, .options = {.max_tokens = NEW, .ignore_eos = 1}};
+        vb_request q = {.tokens = tokens, .count = PROMPT, .done = check_end, .context = &end,
+                        .options = {.max_tokens = NEW, .ignore_eos = 1}};
         for (int k = 0; k < 2; k++) { /* the second shares rows of the first */
             OK(vb_batch_add(b, &q, NULL, &err));
             run_batch_to_its_end(b);
@@ -310,7 +315,8 @@ TEST(recorded_sets_are_those_to_which_tokens_attended)
     }
     vb_session *s;
     vb_model *dense = open_tiny("v3");
-    REFUSED(vb_session_open(&s, dense, &(vb_session_options){.record_kept = 1}, &err), VB_BAD_ARGUMENT, "kept sets cannot be recorded: the model has no indexer");
+    REFUSED(vb_session_open(&s, dense, &(vb_session_options){.record_kept = 1}, &err), VB_BAD_ARGUMENT,
+            "kept sets cannot be recorded: the model has no indexer");
     vb_model_close(dense);
 }
 
@@ -337,7 +343,8 @@ TEST(a_session_is_loaded_with_the_sets_of_its_rows)
     check_same_prefix("a loaded session", &got, &plain, NEW - 5);
     vb_session_close(s);
     memset(set_at(&sets, 20, 0), 0xff, (size_t)sets.routes.index_topk * sizeof *sets.kept);
-    REFUSED(vb_session_load(&s, m, &o, file, NULL, &err), VB_BAD_ARGUMENT, "was saved with other forced routes for its 33 computed tokens");
+    REFUSED(vb_session_load(&s, m, &o, file, NULL, &err), VB_BAD_ARGUMENT,
+            "was saved with other forced routes for its 33 computed tokens");
     remove_dir(dir);
     free(sets.kept);
     vb_model_close(m);
@@ -352,12 +359,15 @@ TEST(invalid_sets_are_refused)
     int32_t *set = set_at(&sets, 20, 1), was = set[2], *last = &set[sets.routes.index_topk - 1], was_last = *last;
     REFUSED(vb_session_open(&s, dense, &o, &err), VB_BAD_ARGUMENT, "there are kept sets, but the model has no indexer");
     o.routes.index_topk--;
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "the kept sets have the shape [43, 5, 7], wanted 4 layers and index_topk = 8");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "the kept sets have the shape [43, 5, 7], wanted 4 layers and index_topk = 8");
     o.routes.index_topk++;
     set[2] = 21;
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "the kept set of token 20 in layer 1 contains token 21, wanted 0 to 20");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "the kept set of token 20 in layer 1 contains token 21, wanted 0 to 20");
     set[2] = -2;
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "the kept set of token 20 in layer 1 contains token -2, wanted 0 to 20");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "the kept set of token 20 in layer 1 contains token -2, wanted 0 to 20");
     char twice[96];
     set[2] = set[3];
     snprintf(twice, sizeof twice, "the kept set of token 20 in layer 1 contains token %d twice", set[3]);
@@ -368,7 +378,8 @@ TEST(invalid_sets_are_refused)
             "the kept set of token 20 in layer 1 has 7 numbers and then -1, wanted 8 of the 21 tokens that it can see");
     *last = was_last;
     set_at(&sets, 3, 0)[0] = -1;
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "the kept set of token 3 in layer 0 has 0 numbers and then -1, wanted 4");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "the kept set of token 3 in layer 0 has 0 numbers and then -1, wanted 4");
     set_at(&sets, 20, 2)[0] = 99; /* a shared layer: the numbers have no meaning */
     memset(set_at(&sets, 3, 0), 0xff, (size_t)sets.routes.index_topk * sizeof *sets.kept);
     OK(vb_session_open(&s, m, &o, &err));

@@ -44,9 +44,11 @@ TEST(losses_have_the_published_weights_of_depths)
 
 TEST(losses_have_the_published_terms)
 {
-    struct loss eagle = named("eagle", 1, -1), hass = named("hass", 3, -1), eagle3 = named("eagle3", 7, -1), megatron = named("megatron", 0, -1);
+    struct loss eagle = named("eagle", 1, -1), hass = named("hass", 3, -1), eagle3 = named("eagle3", 7, -1),
+                megatron = named("megatron", 0, -1);
     assert_true(eagle.terms.features == 1 && eagle.terms.soft == 0.1 && eagle.terms.data == 0 && eagle.terms.top == 0);
-    assert_true(hass.terms.features == 1 && hass.terms.soft == 0.1 && hass.terms.data == 0 && hass.terms.top == 1 && hass.terms.top_tokens == 10);
+    assert_true(hass.terms.features == 1 && hass.terms.soft == 0.1 && hass.terms.data == 0 && hass.terms.top == 1 &&
+                hass.terms.top_tokens == 10);
     assert_true(hass.detached && hass.chain == CHAIN_ALIGNED);
     assert_true(eagle3.terms.soft == 1 && !eagle3.detached && eagle3.chain == CHAIN_ALIGNED);
     assert_true(megatron.terms.data == 1 && megatron.chain == CHAIN_MODULES && megatron.depths == 0);

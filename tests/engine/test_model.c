@@ -1,6 +1,7 @@
-/* tests/engine/test_model.c -- every tensor is bound once or explained, and whatever is missing, misshapen or left over is told by
- * name. On the checkpoints of golden/tiny, on lists made from them, and on the list of DeepSeek-R1's 91,991 tensors: the one of
- * golden/published, and where it is the published one itself, in ../shared/assets. Runs in the repository's root. */
+/* tests/engine/test_model.c -- every tensor is bound once or explained, and whatever is missing, misshapen or left over
+ * is told by name. On the checkpoints of golden/tiny, on lists made from them, and on the list of DeepSeek-R1's 91,991
+ * tensors: the one of golden/published, and where it is the published one itself, in ../shared/assets. Runs in the
+ * repository's root. */
 #include "engine/model/model.h"
 #include "simd/decode.h"
 
@@ -24,9 +25,10 @@
 
 static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_NAME)};
 
-/* ---- what binds ----------------------------------------------------------------------------------------------------- */
+/* ---- what binds -------------------------------------------------------------------------------------------------- */
 
-static void check_view(const struct vb_model *m, const struct weight_view *w, size_t rows, size_t cols, const char *name)
+static void check_view(const struct vb_model *m, const struct weight_view *w, size_t rows, size_t cols,
+                       const char *name)
 {
     const struct tensor *t = checkpoint_find(m->checkpoint, name);
     char scale_name[256];
@@ -128,7 +130,7 @@ TEST(vectors_are_widened_to_f32)
     }
 }
 
-/* ---- what does not bind ---------------------------------------------------------------------------------------------- */
+/* ---- what does not bind ------------------------------------------------------------------------------------------ */
 
 TEST(each_missing_tensor_is_told_by_name)
 {
@@ -164,10 +166,11 @@ TEST(each_wrong_shape_is_told_with_both_shapes)
         long long rows = t->shape[0], cols = t->shape[1];
         t->shape[0]++;
         if (t->ndim == 1)
-            snprintf(wants, sizeof wants, "%s: %s is [%lld], config.json says [%lld]", t->file, t->name, rows + 1, rows);
+            snprintf(wants, sizeof wants, "%s: %s is [%lld], config.json says [%lld]", t->file, t->name, rows + 1,
+                     rows);
         else
-            snprintf(wants, sizeof wants, "%s: %s is [%lld,%lld], config.json says [%lld,%lld]", t->file, t->name, rows + 1,
-                     cols, rows, cols);
+            snprintf(wants, sizeof wants, "%s: %s is [%lld,%lld], config.json says [%lld,%lld]", t->file, t->name,
+                     rows + 1, cols, rows, cols);
         assert_int_equal(list_bind(&l, &m, &err), VB_BAD_CHECKPOINT);
         assert_string_equal(err.message, wants);
         t->shape[0]--;
@@ -194,7 +197,9 @@ TEST(each_wrong_dtype_is_told)
         int rc = list_bind(&l, &m, &err), scale = ends_with(t->name, "_scale_inv");
         assert_int_equal(rc, scale ? VB_BAD_CHECKPOINT : VB_UNSUPPORTED);
         assert_non_null(strstr(err.message, t->name));
-        const char *wanted = scale ? "F32 or BF16" : t->ndim == 2 ? "F32, F16, BF16, F8_E4M3 or I8" : "F32, F16 or BF16";
+        const char *wanted = scale ? "F32 or BF16"
+                             : t->ndim == 2 ? "F32, F16, BF16, F8_E4M3 or I8"
+                             : "F32, F16 or BF16";
         assert_true(ends_with(err.message, wanted) && strstr(err.message, " is I64, wanted F32"));
         *t = whole;
     }
@@ -217,13 +222,13 @@ TEST(what_is_left_over_is_told_unless_it_is_explained)
     struct tensor extra = *list_find(&l, "model.norm.weight");
     extra.name = "model.layers.1.self_attn.q_proj.weight";
     l.tensors[l.count++] = extra;
-    expect_bind(&l, VB_BAD_CHECKPOINT, "model.safetensors: %s has no place in the model of config.json (tensors left over: 1)",
-                extra.name);
+    expect_bind(&l, VB_BAD_CHECKPOINT,
+                "model.safetensors: %s has no place in the model of config.json (tensors left over: 1)", extra.name);
     extra.name = "zzz";
     l.tensors[l.count++] = extra;
     expect_bind(&l, VB_BAD_CHECKPOINT,
-                "model.safetensors: model.layers.1.self_attn.q_proj.weight has no place in the model of config.json (tensors "
-                "left over: 2)");
+                "model.safetensors: model.layers.1.self_attn.q_proj.weight has no place in the model of config.json "
+                "(tensors left over: 2)");
     l.count -= 2;
 
     extra.name = "model.layers.0.self_attn.rotary_emb.inv_freq";
@@ -279,7 +284,8 @@ TEST(mtp_layers_may_be_absent_but_not_in_part)
     struct vb_model *none;
     vb_error err;
     assert_int_equal(list_bind(&l, &none, &err), VB_BAD_CHECKPOINT);
-    assert_non_null(strstr(err.message, ": model.layers.2.input_layernorm.weight has no place in the model of config.json"));
+    assert_non_null(strstr(err.message,
+                           ": model.layers.2.input_layernorm.weight has no place in the model of config.json"));
     checkpoint_close(l.from);
 }
 
@@ -325,7 +331,7 @@ TEST(a_model_without_weights_or_with_a_bad_config_is_told)
     remove_dir(dir);
 }
 
-/* ---- DeepSeek-R1 ------------------------------------------------------------------------------------------------------ */
+/* ---- DeepSeek-R1 ------------------------------------------------------------------------------------------------- */
 
 #define R1_TENSORS 91991
 
@@ -374,7 +380,8 @@ static void expand(struct rows *r, const char *name, const char *dtype, const ch
 /* name TAB dtype TAB 12x56, and in the published list TAB shard */
 static struct rows read_tsv(char *text)
 {
-    struct rows r = {calloc(R1_TENSORS, sizeof *r.list), 0, 0, (size_t)R1_TENSORS * 96, malloc((size_t)R1_TENSORS * 96)};
+    struct rows r = {calloc(R1_TENSORS, sizeof *r.list), 0, 0, (size_t)R1_TENSORS * 96,
+                     malloc((size_t)R1_TENSORS * 96)};
     assert_true(r.list && r.names);
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         char name[128], dtype[16], shape[32];
@@ -418,7 +425,8 @@ static void check_shapes(struct config *config, const struct checkpoint *listed)
     assert_int_equal(checkpoint_count(made), checkpoint_count(listed));
     for (size_t i = 0; i < checkpoint_count(listed); i++) {
         const struct tensor *a = checkpoint_at(made, i), *b = checkpoint_at(listed, i);
-        if (strcmp(a->name, b->name) || strcmp(a->dtype_name, b->dtype_name) || a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape))
+        if (strcmp(a->name, b->name) || strcmp(a->dtype_name, b->dtype_name) || a->ndim != b->ndim ||
+            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape))
             fail_msg("%s %s was made, wanted %s %s", a->name, a->dtype_name, b->name, b->dtype_name);
     }
     checkpoint_close(made);
@@ -454,8 +462,8 @@ static void check_r1(const char *list_path, const char *config_path)
     assert_int_equal(m->num_mtp, 1);
     check_parameters(m);
 
-    /* DeepSeek's own figures: 671.0 B in the main model, 11.5 B in the MTP layer (beside its copies of embedding and head;
-     * eh_proj is another 0.1 B), 36.7 B activated without embedding */
+    /* DeepSeek's own figures: 671.0 B in the main model, 11.5 B in the MTP layer (beside its copies of embedding and
+     * head; eh_proj is another 0.1 B), 36.7 B activated without embedding */
     int64_t eh_proj = 2 * 7168 * 7168, module = layer_parameters(&config, 61, &(int64_t){0}) + 3 * 7168 + eh_proj;
     print_message("parameters %lld, of them MTP %lld; active %lld\n", (long long)model_parameters(m), (long long)module,
                   (long long)model_active_parameters(m));

@@ -1,5 +1,6 @@
-/* tests/engine/test_model_bytes.c -- what depends on the bytes of a checkpoint and not on its names: `inspect --check`, MTP copies
- * compared with the main tables, and scales at addresses that C cannot read. Runs in the repository's root. */
+/* tests/engine/test_model_bytes.c -- what depends on the bytes of a checkpoint and not on its names: `inspect --check`,
+ * MTP copies compared with the main tables, and scales at addresses that C cannot read. Runs in the repository's
+ * root. */
 #include "engine/model/model.h"
 
 #include <setjmp.h>
@@ -30,7 +31,8 @@ static int find_place(void *context, const struct safetensors_entry *e, vb_error
     return VB_OK;
 }
 
-/* A copy of golden/tiny/v3 with `count` bytes of tensor `name`, from `at` on, replaced; the directory is the caller's. */
+/* A copy of golden/tiny/v3 with `count` bytes of tensor `name`, from `at` on, replaced; the directory is the
+ * caller's. */
 static void patched_v3(char dir[64], const char *name, size_t at, const void *bytes, size_t count)
 {
     char *config, *weights;

@@ -1,5 +1,5 @@
-/* tests/engine/test_new_file.c -- a file of somebody else that appears while ours is written is never replaced, whatever kinds of
- * rename the file system has. The linker wraps renameat2 and link. */
+/* tests/engine/test_new_file.c -- a file of somebody else that appears while ours is written is never replaced,
+ * whatever kinds of rename the file system has. The linker wraps renameat2 and link. */
 #include "tests/support/engine_support.h"
 
 #include <errno.h>
@@ -85,7 +85,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_file_that_appears_meanwhile_is_kept, make_test_dir, remove_test_dir),
-        cmocka_unit_test_setup_teardown(a_new_file_gets_its_name_and_replaces_only_when_asked, make_test_dir, remove_test_dir),
+        cmocka_unit_test_setup_teardown(a_new_file_gets_its_name_and_replaces_only_when_asked, make_test_dir,
+                                        remove_test_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

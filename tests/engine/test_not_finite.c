@@ -1,6 +1,6 @@
-/* tests/engine/test_not_finite.c -- weights that are NaN or infinite. A row that has to choose a token and is not finite ends the
- * run: the tokens before it are delivered, the message names position and first layer. A row that was to propose a draft
- * ends that draft alone, and is counted. Runs in the repository's root. */
+/* tests/engine/test_not_finite.c -- weights that are NaN or infinite. A row that has to choose a token and is not
+ * finite ends the run: the tokens before it are delivered, the message names position and first layer. A row that was
+ * to propose a draft ends that draft alone, and is counted. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -78,13 +78,14 @@ static int propose_right(struct drafter *d, struct workspace *w, int32_t *draft,
 static const struct drafter_type always_right = {.name = "right", .observe = see_nothing, .propose = propose_right,
                                                  .rewind = no_rewind, .close = close_nothing};
 
-/* A run that must end at token `at` (0: the first one) of the output, with a message that holds `part`. K < 0: right drafts. */
+/* A run that must end at token `at` (0: the first one) of the output, with a message that holds `part`. K < 0: right
+ * drafts. */
 static void check_ends(const struct broken *b, const char *draft, int K, size_t at, const char *part)
 {
     static struct record r;
     char what[128], position[64];
-    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = draft, .drafting.tokens = K < 0 ? -1 : K,
-                            .poison_cut_rows = 1};
+    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = draft,
+                            .drafting.tokens = K < 0 ? -1 : K, .poison_cut_rows = 1};
     struct right right = {.of = b};
     vb_session *s = open_session(b->model, &o, b->prompt, PROMPT);
     right.session = s;
@@ -162,8 +163,8 @@ static int ignore_row(void *context, int depth, size_t index, const float *logit
     return 0;
 }
 
-/* In a shared pass, too: a neighbour whose modules catch up on more rows than it brings to the pass, before the broken row
- * is looked at. */
+/* In a shared pass, too: a neighbour whose modules catch up on more rows than it brings to the pass, before the broken
+ * row is looked at. */
 TEST(the_message_is_right_when_a_neighbours_modules_run_first)
 {
     static struct broken b;
@@ -175,31 +176,36 @@ TEST(the_message_is_right_when_a_neighbours_modules_run_first)
     broken_open(&b, "model.embed_tokens.weight", 99 * d, 1, 0);
     for (size_t i = 0; i < COUNT(tokens); i++)
         tokens[i] = (int32_t)(i * 5 % 90);
-    vb_session_options o = {.context = 64, .threads = 1, .prefill_chunk = 10, .drafting.method = "mtp-vanilla", .drafting.tokens = 3};
+    vb_session_options o = {.context = 64, .threads = 1, .prefill_chunk = 10, .drafting.method = "mtp-vanilla",
+                            .drafting.tokens = 3};
     vb_session *pair[] = {open_session(b.model, &o, tokens, 8), open_session(b.model, &o, tokens, 4)};
     OK(vb_evaluate(pair[0], 0, ignore_row, NULL, &err)); /* 8 rows wait for the modules, then 10 more come */
     OK(vb_append(pair[0], tokens + 8, 14, &err));
     OK(vb_append(pair[1], (int32_t[]){99}, 1, &err));
     vb_generate_options g[2] = {{.max_tokens = 9, .ignore_eos = 1}, {.max_tokens = 9, .ignore_eos = 1}};
     vb_result results[2];
-    REFUSED(generate_together(pair, 2, g, results, &err), VB_NOT_FINITE, "token 5 are not finite; the first such layer is 0");
+    REFUSED(generate_together(pair, 2, g, results, &err), VB_NOT_FINITE,
+            "token 5 are not finite; the first such layer is 0");
     vb_session_close(pair[0]);
     vb_session_close(pair[1]);
     broken_end(&b);
 }
 
-/* ---- drafts ------------------------------------------------------------------------------------------------------- */
+/* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
 static void check_drafts_fail(const struct broken *b, const char *draft, int K, int first_draft_too)
 {
     static struct record r;
     char what[96];
-    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = draft, .drafting.tokens = K, .poison_cut_rows = 1};
+    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = draft, .drafting.tokens = K,
+                            .poison_cut_rows = 1};
     run(b->model, &o, b->prompt, PROMPT, TOKENS, &r);
     snprintf(what, sizeof what, "%s, K %d, broken module", draft, K);
     check_same(what, &b->plain, &r);
-    if (first_draft_too && (r.result.drafted || r.result.forwards != TOKENS - 1 || r.result.draft_failures != TOKENS - 2))
-        fail_msg("%s: %zu drafts, %zu forwards, %zu failures", what, r.result.drafted, r.result.forwards, r.result.draft_failures);
+    if (first_draft_too &&
+        (r.result.drafted || r.result.forwards != TOKENS - 1 || r.result.draft_failures != TOKENS - 2))
+        fail_msg("%s: %zu drafts, %zu forwards, %zu failures", what, r.result.drafted, r.result.forwards,
+                 r.result.draft_failures);
     if (!first_draft_too && (!r.result.drafted || !r.result.draft_failures || r.result.drafted_by_depth[1]))
         fail_msg("%s: %zu drafts, %zu of depth 2, %zu failures", what, r.result.drafted, r.result.drafted_by_depth[1],
                  r.result.draft_failures);
@@ -208,7 +214,8 @@ static void check_drafts_fail(const struct broken *b, const char *draft, int K, 
 TEST(a_draft_row_that_is_not_finite_ends_the_draft_and_never_the_run)
 {
     static struct broken b;
-    static const char *const tensors[] = {"model.layers.3.enorm.weight", "model.layers.3.self_attn.kv_a_layernorm.weight",
+    static const char *const tensors[] = {"model.layers.3.enorm.weight",
+                                          "model.layers.3.self_attn.kv_a_layernorm.weight",
                                           "model.layers.3.shared_head.norm.weight"};
     for (size_t i = 0; i < COUNT(tensors); i++) {
         broken_begin(&b, "v3");

@@ -1,5 +1,6 @@
-/* tests/engine/test_numa.c -- --numa and --mlock: sysfs as it is read, pages as they are placed, the same bits everywhere, and what
- * the command says. This machine may have one node only: others are invented, with its one memory for all. */
+/* tests/engine/test_numa.c -- --numa and --mlock: sysfs as it is read, pages as they are placed, the same bits
+ * everywhere, and what the command says. This machine may have one node only: others are invented, with its one memory
+ * for all. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 
 #define GENERATE "generate", "golden/tiny/v3", "--tokens", "5,6,7", "-n", "8", "--ignore-eos"
 
-/* ---- sysfs --------------------------------------------------------------------------------------------------------- */
+/* ---- sysfs ------------------------------------------------------------------------------------------------------- */
 
 static void put(const char *root, const char *path, const char *text)
 {
@@ -37,8 +38,9 @@ static void remove_tree(const char *root)
     assert_int_equal(system(command), 0);
 }
 
-static const char meminfo[] = "Node 0 MemTotal:       16000 kB\nNode 0 MemFree:         1000 kB\nNode 0 Active:          9 kB\n"
-                              "Node 0 Active(file):    200 kB\nNode 0 Inactive(file):  30 kB\n";
+static const char
+    meminfo[] = "Node 0 MemTotal:       16000 kB\nNode 0 MemFree:         1000 kB\nNode 0 Active:          9 kB\n"
+                "Node 0 Active(file):    200 kB\nNode 0 Inactive(file):  30 kB\n";
 
 TEST(sysfs_is_read)
 {
@@ -108,7 +110,7 @@ TEST(sysfs_that_is_not_there_or_makes_no_sense_is_one_node)
     remove_tree(root);
 }
 
-/* ---- pages and bits ------------------------------------------------------------------------------------------------ */
+/* ---- pages and bits ---------------------------------------------------------------------------------------------- */
 
 static vb_placement place(vb_model *m, enum placement_mode mode, const struct topology *t)
 {
@@ -121,13 +123,15 @@ static vb_placement place(vb_model *m, enum placement_mode mode, const struct to
     return p;
 }
 
-/* Nodes without memory find their home in node 0, which is there: the calls are made, and every page lies where it should. */
+/* Nodes without memory find their home in node 0, which is there: the calls are made, and every page lies where it
+ * should. */
 TEST(pages_are_read_to_their_place)
 {
     struct topology t = machine(4, 1, 0);
     t.memory[0] = GB;
     for (enum placement_mode mode = PLACEMENT_INTERLEAVE; mode <= PLACEMENT_BIND; mode++) {
-        vb_model *m = open_model(have_tale() ? "golden/tale" : "golden/tiny/v3"); /* the larger: its weights are not read yet */
+        vb_model *m = open_model(have_tale() ? "golden/tale" : "golden/tiny/v3"); /* the larger: its weights are not
+                                                                                     read yet */
         cpu_set_t before, after;
         sched_getaffinity(0, sizeof before, &before);
         vb_placement p = place(m, mode, &t);
@@ -137,7 +141,8 @@ TEST(pages_are_read_to_their_place)
         if (p.failed) /* a container may forbid it */
             print_message("skipped: %s\n", p.why_not);
         else if (p.nodes != 4 || p.pages == 0 || p.in_place + p.moved != p.pages || *p.why_not)
-            fail_msg("%d nodes, %zu pages, %zu in place, %zu moved: \"%s\"", p.nodes, p.pages, p.in_place, p.moved, p.why_not);
+            fail_msg("%d nodes, %zu pages, %zu in place, %zu moved: \"%s\"", p.nodes, p.pages, p.in_place, p.moved,
+                     p.why_not);
 #else
         assert_true(p.failed && strstr(p.why_not, "libnuma"));
 #endif
@@ -169,7 +174,8 @@ TEST(a_machine_that_refuses_is_reported)
 }
 #endif
 
-/* Every part is somewhere else, threads help each other as they come: no bit moves, and the caller's thread stays free. */
+/* Every part is somewhere else, threads help each other as they come: no bit moves, and the caller's thread stays
+ * free. */
 TEST(no_bit_depends_on_places)
 {
     static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
@@ -184,7 +190,8 @@ TEST(no_bit_depends_on_places)
             for (size_t i = 0; i < COUNT(threads); i++) {
                 struct topology t = machine(nodes[n], 2, 0);
                 cpu_set_t before, after;
-                vb_session_options o = {.context = 80, .exact_threads = 1, .threads = threads[i], .drafting.method = m->num_mtp ? "mtp-eagle" : "none"};
+                vb_session_options o = {.context = 80, .exact_threads = 1, .threads = threads[i],
+                                        .drafting.method = m->num_mtp ? "mtp-eagle" : "none"};
                 t.memory[0] = GB;
                 place(m, i % 2 ? PLACEMENT_BIND : PLACEMENT_INTERLEAVE, &t);
                 sched_getaffinity(0, sizeof before, &before);
@@ -194,7 +201,8 @@ TEST(no_bit_depends_on_places)
                 vb_session_close(s);
                 sched_getaffinity(0, sizeof after, &after);
                 if (!CPU_EQUAL(&before, &after))
-                    fail_msg("%s, %d nodes, %d threads: the caller's thread is still pinned", dirs[d], nodes[n], threads[i]);
+                    fail_msg("%s, %d nodes, %d threads: the caller's thread is still pinned", dirs[d], nodes[n],
+                             threads[i]);
                 check_same(dirs[d], plain, placed);
             }
         vb_model_close(m);
@@ -213,11 +221,12 @@ TEST(an_option_that_is_off_reports_nothing)
     assert_int_equal(p.nodes, 0);
     vb_model_close(m);
     o.numa = "distribute";
-    REFUSED(vb_model_open(&m, "golden/tiny/v3", &o, &err), VB_BAD_ARGUMENT, "unknown numa mode distribute; known are off, interleave, bind");
+    REFUSED(vb_model_open(&m, "golden/tiny/v3", &o, &err), VB_BAD_ARGUMENT,
+            "unknown numa mode distribute; known are off, interleave, bind");
     assert_null(m);
 }
 
-/* ---- the command --------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 TEST(the_command_gives_the_same_with_every_mode)
 {
@@ -240,7 +249,8 @@ TEST(the_command_gives_the_same_with_every_mode)
         if (i && (!strstr(stats.err, "--numa ") || strstr(strstr(stats.err, "--numa ") + 1, "--numa ")))
             fail_msg("%s: --stats should have one sentence about --numa: %s", stats.command, stats.err);
         json_t *why = json_object_get(numa, "why_not");
-        if (i && integer(numa, "nodes") == 1 && (strstr(quiet.err, "--numa") || !strstr(json_string_value(why), "one node")))
+        if (i && integer(numa, "nodes") == 1 &&
+            (strstr(quiet.err, "--numa") || !strstr(json_string_value(why), "one node")))
             fail_msg("%s: on one node there is nothing to say: %s", quiet.command, quiet.err);
         forget(&quiet);
         forget(&stats);
@@ -321,8 +331,8 @@ TEST(mlock_names_the_limit_and_goes_on)
     snprintf(wanted, sizeof wanted, "is %d bytes", 4096);
     assert_int_equal(stat("golden/tiny/v3/model.safetensors", &st), 0);
     snprintf(size, sizeof size, "its %lld bytes", (long long)st.st_size);
-    if (!strstr(s.err, "warning") || !strstr(s.err, "RLIMIT_MEMLOCK") || !strstr(s.err, wanted) || !strstr(s.err, size) ||
-        strchr(s.err, '\n') != s.err + s.err_size - 1)
+    if (!strstr(s.err, "warning") || !strstr(s.err, "RLIMIT_MEMLOCK") || !strstr(s.err, wanted) ||
+        !strstr(s.err, size) || strchr(s.err, '\n') != s.err + s.err_size - 1)
         fail_msg("--mlock should name wish and limit in one sentence: %s", s.err);
     forget(&s);
     json_decref(j);

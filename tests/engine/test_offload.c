@@ -1,5 +1,5 @@
-/* tests/engine/test_offload.c -- which parts of a model a device computes (engine/model/offload.h), chosen from the sizes of its tensors alone. Runs in the
- * repository's root. */
+/* tests/engine/test_offload.c -- which parts of a model a device computes (engine/model/offload.h), chosen from the
+ * sizes of its tensors alone. Runs in the repository's root. */
 #include "engine/model/offload.h"
 
 #include "tests/support/engine_support.h"
@@ -33,15 +33,16 @@ static struct sizes sizes_of(const struct config *c, const struct checkpoint *te
         else {
             int routed = strstr(t->name, ".mlp.experts.") != NULL;
             s.mlp[layer] += t->bytes;
-            s.read[layer] += routed ? t->bytes * (size_t)c->num_experts_per_tok / (size_t)c->n_routed_experts : t->bytes;
+            s.read[layer] += routed ? t->bytes * (size_t)c->num_experts_per_tok / (size_t)c->n_routed_experts
+                                    : t->bytes;
             s.is_moe[layer] |= routed;
         }
     }
     return s;
 }
 
-/* Whether attention and dense layers from number a on, and experts from number f on, fit into `room` bytes with the ends. If they do, *read: the bytes that
- * the CPU then reads for a token. */
+/* Whether attention and dense layers from number a on, and experts from number f on, fit into `room` bytes with the
+ * ends. If they do, *read: the bytes that the CPU then reads for a token. */
 static int fits(const struct sizes *s, int a, int f, int experts, size_t room, size_t *read)
 {
     size_t bytes = s->ends;
@@ -54,7 +55,8 @@ static int fits(const struct sizes *s, int a, int f, int experts, size_t room, s
     return bytes <= room;
 }
 
-/* The fewest bytes that the CPU reads for a token, with as many whole layers as fit, or with attention before experts; SIZE_MAX if the ends do not fit. */
+/* The fewest bytes that the CPU reads for a token, with as many whole layers as fit, or with attention before experts;
+ * SIZE_MAX if the ends do not fit. */
 static size_t fewest_bytes(const struct sizes *s, int experts, size_t room)
 {
     size_t best = SIZE_MAX, read;
@@ -83,15 +85,18 @@ static int check_choices(const char *name, const struct config *c, const struct 
         room -= room / 8;
         size_t best = fewest_bytes(&s, experts, room);
         if (plan.ends != (best < SIZE_MAX))
-            fail_msg("%s, room for %zu of %zu bytes: the head is on the %s", name, room, s.all, plan.ends ? "device" : "CPU");
+            fail_msg("%s, room for %zu of %zu bytes: the head is on the %s", name, room, s.all,
+                     plan.ends ? "device" : "CPU");
         if (!plan.ends) {
             assert_true(plan.first_layer == s.L && plan.first_attention == s.L);
             continue;
         }
         if (!fits(&s, plan.first_attention, plan.first_layer, experts, room, &read))
-            fail_msg("%s: attention from layer %d and experts from layer %d do not fit into %zu bytes", name, plan.first_attention, plan.first_layer, room);
+            fail_msg("%s: attention from layer %d and experts from layer %d do not fit into %zu bytes", name,
+                     plan.first_attention, plan.first_layer, room);
         if (read != best)
-            fail_msg("%s, room for %zu bytes: the CPU reads %zu bytes for a token, and %zu is possible", name, room, read, best);
+            fail_msg("%s, room for %zu bytes: the CPU reads %zu bytes for a token, and %zu is possible", name, room,
+                     read, best);
         assert_true(plan.without_experts == !experts && plan.first_attention <= plan.first_layer);
         parts += plan.first_attention < plan.first_layer;
     }
@@ -133,7 +138,8 @@ TEST(layers_are_counted_from_the_last)
     struct device d = {.memory = 1}; /* what was asked for is not compared with the memory here */
     int L = m->config.num_hidden_layers;
     for (int n = 0; n <= L + 2; n++) {
-        struct offload_plan plan = offload_choose(&(struct offload_options){.device = &d, .layers = n}, &m->config, m->checkpoint);
+        struct offload_plan plan = offload_choose(&(struct offload_options){.device = &d, .layers = n}, &m->config,
+                                                  m->checkpoint);
         assert_int_equal(plan.first_layer, n < L ? L - n : 0);
         assert_int_equal(plan.first_attention, plan.first_layer);
         assert_int_equal(plan.ends, n > L);

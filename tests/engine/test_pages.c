@@ -1,5 +1,5 @@
-/* tests/engine/test_pages.c -- new memory gets its pages before it is written, only where it is wanted, and no byte changes;
- * blocks become panels. */
+/* tests/engine/test_pages.c -- new memory gets its pages before it is written, only where it is wanted, and no byte
+ * changes; blocks become panels. */
 #include "tests/support/engine_support.h"
 
 #include <pthread.h>
@@ -140,8 +140,10 @@ TEST(no_memory_for_the_list_of_pieces_is_an_error)
     munmap(memory, SIZE);
 }
 
-/* Byte `at` of a panel of the blocks, by the layout in simd/quantized.h. block[r] is row r; rows from `rows` on do not exist. */
-static unsigned char byte_of_panel(enum weight_type type, size_t groups, const unsigned char *const *block, size_t rows, size_t at)
+/* Byte `at` of a panel of the blocks, by the layout in simd/quantized.h. block[r] is row r; rows from `rows` on do not
+ * exist. */
+static unsigned char byte_of_panel(enum weight_type type, size_t groups, const unsigned char *const *block, size_t rows,
+                                   size_t at)
 {
     size_t pair = panel_pair_bytes(type), code_bytes = panel_code_bytes(type), size = quantized_format(type)->bytes;
     size_t wide = type == WEIGHT_Q8_F32 ? 4 : 2, in = at % pair, scale = in < 64; /* wide: bytes of a scale */
@@ -166,7 +168,8 @@ TEST(every_byte_of_a_panel_is_the_one_that_the_layout_says)
         for (size_t rows = 1; rows <= 16; rows++)
             for (size_t t = 0; t < 4; t++) {
                 enum weight_type type = types[t];
-                for (size_t r = 0; r < 16 && type == WEIGHT_Q8_F32; r++) /* one scale for all blocks of a row: the last type of the list */
+                for (size_t r = 0; r < 16 && type == WEIGHT_Q8_F32; r++) /* one scale for all blocks of a row: the last
+                                                                            type of the list */
                     for (size_t g = 1; g < 3; g++)
                         memcpy(blocks[r] + 36 * g, blocks[r], 4);
                 memset(panel, 0xaa, sizeof panel);

@@ -1,6 +1,6 @@
-/* tests/engine/test_parallel_heads.c -- parallel heads: their rows against transformers' numbers (golden/truth/heads.safetensors,
- * golden/scripts/make_heads.py) and against the target's own last layer, trees, drafting against plain decoding, heads that do not fit.
- * Runs in the repository's root. */
+/* tests/engine/test_parallel_heads.c -- parallel heads: their rows against transformers' numbers
+ * (golden/truth/heads.safetensors, golden/scripts/make_heads.py) and against the target's own last layer, trees,
+ * drafting against plain decoding, heads that do not fit. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/draft/mtp.h"
@@ -36,11 +36,11 @@ static void edit_config(const char *from, const char *key, const char *value)
 
 static vb_session_options options_of(const char *heads, int K)
 {
-    return (vb_session_options){.context = 200, .threads = 1, .drafting.method = "parallel-heads", .drafting.head = heads, .drafting.tokens = K,
-                                .poison_cut_rows = 1};
+    return (vb_session_options){.context = 200, .threads = 1, .drafting.method = "parallel-heads",
+                                .drafting.head = heads, .drafting.tokens = K, .poison_cut_rows = 1};
 }
 
-/* ---- rows against the truth ------------------------------------------------------------------------------------------- */
+/* ---- rows against the truth -------------------------------------------------------------------------------------- */
 
 /* What taps tell of a proposal. */
 static struct {
@@ -67,7 +67,8 @@ static void take_row(double *out, const double *logits, size_t row, size_t rows)
 }
 
 /* How far perturbed references are from the exact one in the last row, at most. */
-static double spread_of(const struct reference *target, const struct reference *heads, const double *exact, const int32_t *tokens, size_t n)
+static double spread_of(const struct reference *target, const struct reference *heads, const double *exact,
+                        const int32_t *tokens, size_t n)
 {
     static double other[HEADS * MOST_TOKENS * V], row[HEADS * V];
     double spread = 0;
@@ -103,7 +104,8 @@ TEST(rows_that_propose_are_as_near_to_transformers_as_f32_allows)
         OK(reference_heads_open(&heads, dir, target, &err));
         OK(reference_heads(target, heads, NULL, tokens, (int)count, logits, &err));
         for (size_t k = 0; k < HEADS; k++) {
-            double is = distance(logits + (k * count + count - ROWS) * V, truth + ((size_t)after * HEADS + k) * ROWS * V, ROWS * V);
+            double is = distance(logits + (k * count + count - ROWS) * V,
+                                 truth + ((size_t)after * HEADS + k) * ROWS * V, ROWS * V);
             if (!(is < 1e-13))
                 fail_msg("head %zu, trunk_layers %d: the reference is %.3g away from transformers", k, 2 + after, is);
         }
@@ -121,7 +123,8 @@ TEST(rows_that_propose_are_as_near_to_transformers_as_f32_allows)
             take_row(exact, truth + (size_t)after * HEADS * ROWS * V, row, ROWS);
             is = distance(seen.logits, exact, HEADS * V);
             if (!(is <= TIMES * spread))
-                fail_msg("row %zu, trunk_layers %d: %.3g away from the truth, perturbed references are %.3g away", N - 1, 2 + after, is, spread);
+                fail_msg("row %zu, trunk_layers %d: %.3g away from the truth, perturbed references are %.3g away",
+                         N - 1, 2 + after, is, spread);
             vb_session_close(s);
         }
         reference_close(heads);
@@ -133,7 +136,7 @@ TEST(rows_that_propose_are_as_near_to_transformers_as_f32_allows)
     vb_model_close(m);
 }
 
-/* ---- heads in the model's own folder ------------------------------------------------------------------------------------ */
+/* ---- heads in the model's own folder ----------------------------------------------------------------------------- */
 
 /* A safetensors file to which tensors are added. */
 struct enlarged {
@@ -152,13 +155,15 @@ static void repeat_tensors(struct enlarged *e, const char *from, const char *to)
         char other[256];
         if (strncmp(name, from, strlen(from)))
             continue;
-        size_t begin = (size_t)json_integer_value(json_array_get(offsets, 0)), size = (size_t)json_integer_value(json_array_get(offsets, 1)) - begin;
+        size_t begin = (size_t)json_integer_value(json_array_get(offsets, 0)),
+               size = (size_t)json_integer_value(json_array_get(offsets, 1)) - begin;
         e->data = realloc(e->data, e->size + size);
         assert_non_null(e->data);
         memcpy(e->data + e->size, e->data + begin, size);
         snprintf(other, sizeof other, "%s%s", to, name + strlen(from));
         copy = json_copy(tensor);
-        json_object_set_new(copy, "data_offsets", json_pack("[I,I]", (json_int_t)e->size, (json_int_t)(e->size + size)));
+        json_object_set_new(copy, "data_offsets",
+                            json_pack("[I,I]", (json_int_t)e->size, (json_int_t)(e->size + size)));
         json_object_set_new(more, other, copy);
         e->size += size;
     }
@@ -197,8 +202,8 @@ static void see_target(void *context, const vb_tap *tap)
     see(context, tap);
 }
 
-/* Head 0 reads what the target's last layer reads, and computes the same: so it has the logits from which the newest token was chosen,
- * bit for bit. Head 1 differs. */
+/* Head 0 reads what the target's last layer reads, and computes the same: so it has the logits from which the newest
+ * token was chosen, bit for bit. Head 1 differs. */
 TEST(a_head_that_repeats_the_last_layer_has_the_bits_of_the_targets_logits)
 {
     static float newest[V];
@@ -216,7 +221,8 @@ TEST(a_head_that_repeats_the_last_layer_has_the_bits_of_the_targets_logits)
         assert_true(n == 2 && seen.heads == 2); /* 0 drafts: all heads */
         for (size_t v = 0; v < V; v++)
             if ((double)newest[v] != seen.logits[v])
-                fail_msg("after %zu tokens, logit %zu: %.9g, the target's is %.9g", count, v, seen.logits[v], (double)newest[v]);
+                fail_msg("after %zu tokens, logit %zu: %.9g, the target's is %.9g", count, v, seen.logits[v],
+                         (double)newest[v]);
         assert_true(drafts[0] == next && memcmp(seen.logits, seen.logits + V, V * sizeof(double)));
         vb_session_close(s);
     }
@@ -224,7 +230,7 @@ TEST(a_head_that_repeats_the_last_layer_has_the_bits_of_the_targets_logits)
     remove_dir(dir);
 }
 
-/* ---- drafting ----------------------------------------------------------------------------------------------------------- */
+/* ---- drafting ---------------------------------------------------------------------------------------------------- */
 
 TEST(heads_give_the_bits_of_plain_decoding)
 {
@@ -307,7 +313,8 @@ TEST(no_history_shows_in_the_drafts_of_heads)
     vb_model_close(m);
 }
 
-/* The newest row is not in the file. Heads have nothing to draft from until the next one, and no row of zeros stays in a cache. */
+/* The newest row is not in the file. Heads have nothing to draft from until the next one, and no row of zeros stays in
+ * a cache. */
 TEST(without_the_newest_row_heads_draft_one_round_later)
 {
     static struct record r;
@@ -372,10 +379,12 @@ TEST(each_level_of_a_tree_has_the_best_tokens_of_its_head)
         for (int i = 0; i < tree->count; i++) {
             int head = tree->depth[i] - 1, rank = head < HEADS ? rank_in(seen.logits + head * V, tree->token[i]) : V;
             if (rank >= 3)
-                fail_msg("after %zu tokens, node %d of level %d: token %d is number %d of its head", count, i, head + 1, tree->token[i], rank + 1);
+                fail_msg("after %zu tokens, node %d of level %d: token %d is number %d of its head", count, i, head + 1,
+                         tree->token[i], rank + 1);
             levels[head]++;
         }
-        assert_true(levels[0] == 3 && levels[1] <= 9 && levels[2] <= 9 && levels[2] > 0); /* three nodes of a level go on */
+        assert_true(levels[0] == 3 && levels[1] <= 9 && levels[2] <= 9 && levels[2] > 0); /* three nodes of a level go
+                                                                                             on */
         while ((path = tree_child(tree, path, -1)) >= 0) /* the first child of the first child is the chain */
             assert_int_equal(tree->token[path], drafts[level++]);
         assert_true(level >= 2);
@@ -385,7 +394,7 @@ TEST(each_level_of_a_tree_has_the_best_tokens_of_its_head)
     vb_model_close(m);
 }
 
-/* ---- heads that do not fit ------------------------------------------------------------------------------------------------ */
+/* ---- heads that do not fit --------------------------------------------------------------------------------------- */
 
 static void refuse(const vb_model *m, const char *heads, int code, const char *says)
 {
@@ -413,11 +422,14 @@ TEST(a_config_that_asks_for_something_else_is_refused_by_name)
     refuse_config(m, "n_future_tokens", "3", VB_BAD_CHECKPOINT, "has no place in the model of config.json");
     refuse_config(m, "trunk_layers", "1", VB_BAD_CHECKPOINT, "trunk_layers is 1, wanted");
     refuse_config(m, "trunk_layers", "\"last\"", VB_BAD_CHECKPOINT, "trunk_layers is \"last\"");
-    refuse_config(m, "num_hidden_layers", "4", VB_BAD_ARGUMENT, "num_hidden_layers of the heads is 4, that of golden/tiny/v3 is 3");
-    refuse_config(m, "hidden_size", "80", VB_BAD_ARGUMENT, "hidden_size of the heads is 80, that of golden/tiny/v3 is 64");
+    refuse_config(m, "num_hidden_layers", "4", VB_BAD_ARGUMENT,
+                  "num_hidden_layers of the heads is 4, that of golden/tiny/v3 is 3");
+    refuse_config(m, "hidden_size", "80", VB_BAD_ARGUMENT,
+                  "hidden_size of the heads is 80, that of golden/tiny/v3 is 64");
     refuse_config(m, "vocab_size", "161", VB_BAD_ARGUMENT, "vocab_size of the heads is 161");
     refuse_config(m, "rms_norm_eps", "1e-5", VB_BAD_ARGUMENT, "rms_norm_eps of the heads is 1e-05");
-    refuse_config(m, "qk_nope_head_dim", "24", VB_BAD_CHECKPOINT, "extra_heads.0.self_attn.q_proj.weight is [48,64], config.json says [64,64]");
+    refuse_config(m, "qk_nope_head_dim", "24", VB_BAD_CHECKPOINT,
+                  "extra_heads.0.self_attn.q_proj.weight is [48,64], config.json says [64,64]");
     refuse_config(m, "hidden_act", "\"gelu\"", VB_UNSUPPORTED, "hidden_act \"gelu\"");
     vb_model_close(m);
 }
@@ -427,13 +439,15 @@ TEST(folders_without_parallel_heads_are_refused)
     vb_model *m = open_model(TARGET), *other = open_tiny("moonlight");
     vb_session *s;
     int kind;
-    refuse(m, "golden/eagle/eagle1-v3", VB_BAD_ARGUMENT, "is an EAGLE-1 head, draft method parallel-heads wants the other kind");
+    refuse(m, "golden/eagle/eagle1-v3", VB_BAD_ARGUMENT,
+           "is an EAGLE-1 head, draft method parallel-heads wants the other kind");
     refuse(m, "golden/tiny/v3", VB_BAD_CHECKPOINT, "n_future_tokens is missing");
     refuse(m, "nowhere", VB_IO, "nowhere");
     refuse(m, NULL, VB_BAD_ARGUMENT, "parallel-heads wants the directory of a draft head");
     refuse(other, FOLDER, VB_BAD_ARGUMENT, "hidden_size of the heads is 64, that of golden/tiny/moonlight is 80");
     vb_session_options o = {.context = 9, .drafting.method = "eagle", .drafting.head = FOLDER};
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "has parallel heads, draft method eagle wants another kind of head");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "has parallel heads, draft method eagle wants another kind of head");
     OK(vb_draft_head(&kind, FOLDER, &err));
     assert_int_equal(kind, VB_PARALLEL_HEADS);
     vb_model_close(other);

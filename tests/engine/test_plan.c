@@ -1,5 +1,5 @@
-/* tests/engine/test_plan.c -- a model without weights has the tensors of its checkpoint, and plans for ranks follow from the shapes. Runs in
- * the repository's root. */
+/* tests/engine/test_plan.c -- a model without weights has the tensors of its checkpoint, and plans for ranks follow
+ * from the shapes. Runs in the repository's root. */
 #include "engine/pass/plan.h"
 
 #include <jansson.h>
@@ -15,8 +15,11 @@
 
 static const char *const tiny[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH) TINY_SHAPES(TINY_PATH)};
 
-static const uint64_t one[] = {0, 1}, two[] = {0, 1, 2}, unequal[] = {0, 2, 3, 4}, many[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-static const struct op_ranks alone = {.count = 1, .before = one}, splits[] = {{.count = 2, .before = two}, {.count = 3, .before = unequal}, {.count = 12, .before = many}};
+static const uint64_t one[] = {0, 1}, two[] = {0, 1, 2}, unequal[] = {0, 2, 3, 4},
+                      many[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+static const struct op_ranks alone = {.count = 1, .before = one},
+                             splits[] = {{.count = 2, .before = two}, {.count = 3, .before = unequal},
+                                         {.count = 12, .before = many}};
 
 static struct vb_model *shapes_of(const char *path, const char *type, const struct model_options *o)
 {
@@ -53,7 +56,8 @@ static struct vb_model *published(const char *name, const char *type, enum preci
 
 /* ---- shapes ---- */
 
-static int is_extra(const struct config *c, const char *name) /* a tensor that published files have, but this file lacks */
+static int is_extra(const struct config *c, const char *name) /* a tensor that published files have, but this file
+                                                                 lacks */
 {
     char prefix[40];
     snprintf(prefix, sizeof prefix, "model.layers.%d.", c->num_hidden_layers);
@@ -67,7 +71,8 @@ TEST(tensors_made_from_config_json_are_those_of_the_checkpoint)
         struct config c;
         struct checkpoint *real, *made;
         vb_error err;
-        if (config_read(&c, tiny[i], NULL, &err) || checkpoint_open(&real, tiny[i], NULL, &err) || model_list_shapes(&made, &c, NULL, NULL, &err))
+        if (config_read(&c, tiny[i], NULL, &err) || checkpoint_open(&real, tiny[i], NULL, &err) ||
+            model_list_shapes(&made, &c, NULL, NULL, &err))
             fail_msg("%s: %s", tiny[i], err.message);
         for (size_t k = 0; k < checkpoint_count(made); k++) {
             const struct tensor *t = checkpoint_at(made, k), *same = checkpoint_find(real, t->name);
@@ -77,7 +82,8 @@ TEST(tensors_made_from_config_json_are_those_of_the_checkpoint)
                 fail_msg("%s: %s %s", tiny[i], t->name, same ? "has another shape" : "is not in the checkpoint");
         }
         for (size_t k = 0; k < checkpoint_count(real); k++)
-            if (!checkpoint_find(made, checkpoint_at(real, k)->name) && !ends_with(checkpoint_at(real, k)->name, ".inv_freq") &&
+            if (!checkpoint_find(made, checkpoint_at(real, k)->name) &&
+                !ends_with(checkpoint_at(real, k)->name, ".inv_freq") &&
                 !(c.tie_word_embeddings && !strcmp(checkpoint_at(real, k)->name, "lm_head.weight")))
                 fail_msg("%s: %s was not made", tiny[i], checkpoint_at(real, k)->name);
         checkpoint_close(made);
@@ -119,9 +125,10 @@ static void same_views(const char *path, enum precision precision)
     assert_int_equal(a.count, b.count);
     for (size_t i = 0; i < a.count; i++) {
         const struct weight_view *x = &a.read[i].w, *y = &b.read[i].w;
-        if (x->type != y->type || x->rows != y->rows || x->cols != y->cols || x->panels != y->panels || x->stride != y->stride)
-            fail_msg("%s, precision %d, matrix %zu: type %d [%zu,%zu], without copies %d [%zu,%zu]", path, precision, i, x->type, x->rows, x->cols,
-                     y->type, y->rows, y->cols);
+        if (x->type != y->type || x->rows != y->rows || x->cols != y->cols || x->panels != y->panels ||
+            x->stride != y->stride)
+            fail_msg("%s, precision %d, matrix %zu: type %d [%zu,%zu], without copies %d [%zu,%zu]", path, precision, i,
+                     x->type, x->rows, x->cols, y->type, y->rows, y->cols);
     }
     assert_true(real->rounded_bytes == shapes->rounded_bytes && real->quantized_bytes == shapes->quantized_bytes);
     assert_true(!shapes->copied && shapes->lm_head.type == real->lm_head.type);
@@ -147,7 +154,8 @@ TEST(a_lack_of_memory_is_told_and_nothing_is_left)
         vb_allocator a = {counted_alloc, counted_free, &counted};
         struct vb_model *m = NULL;
         vb_error err;
-        int from_config, rc = model_open_shapes(&m, dir, "q8_0", &(struct model_options){.precision = PRECISION_Q4}, &from_config, &a, &err);
+        int from_config, rc = model_open_shapes(&m, dir, "q8_0", &(struct model_options){.precision = PRECISION_Q4},
+                                                &from_config, &a, &err);
         done = !rc && counted.requests <= fail;
         if (!done)
             assert_int_equal(rc, VB_NO_MEMORY);
@@ -177,15 +185,18 @@ static void check_split(const char *path, const struct vb_model *m, const struct
         gathered = pass.gathered;
     }
     if (!near(own, all.own) || !near(mine, gathered))
-        fail_msg("%s on %d ranks: they own %.0f of %.0f bytes and send %.0f of %.0f", path, s->count, own, all.own, mine, gathered);
+        fail_msg("%s on %d ranks: they own %.0f of %.0f bytes and send %.0f of %.0f", path, s->count, own, all.own,
+                 mine, gathered);
 }
 
 TEST(all_ranks_together_have_each_row_once)
 {
     for (size_t i = 0; i < COUNT(tiny); i++)
         for (int precision = PRECISION_F32; precision <= PRECISION_Q4; precision++) {
-            struct vb_model *m = shapes_of(tiny[i], NULL, &(struct model_options){.precision = (enum precision)precision});
-            for (size_t k = 0; k < COUNT(splits); k++) /* a head of the tiny checkpoints need not end where a panel of 16 rows ends */
+            struct vb_model *m = shapes_of(tiny[i], NULL,
+                                           &(struct model_options){.precision = (enum precision)precision});
+            for (size_t k = 0; k < COUNT(splits); k++) /* a head of the tiny checkpoints need not end where a panel of
+                                                          16 rows ends */
                 if (precision < PRECISION_Q8)
                     check_split(tiny[i], m, &splits[k]);
             struct plan_cost pass = plan_target(m, &alone, 0, 1, 40, 1);
@@ -220,7 +231,10 @@ static struct ran run_ranks(const char *path, const char *precision, const char 
     vb_model *m;
     vb_ranks *ranks = group_open(&group, &g);
     OK(vb_model_open(&m, path, &(vb_model_options){.precision = precision, .ranks = ranks}, &err));
-    OK(vb_session_open(&s, m, &(vb_session_options){.context = 40, .threads = 1, .drafting = {.method = method, .tokens = method != NULL}}, &err));
+    OK(vb_session_open(&s, m,
+                       &(vb_session_options){.context = 40, .threads = 1,
+                                             .drafting = {.method = method, .tokens = method != NULL}},
+                       &err));
     OK(vb_append(s, (int32_t[]){5, 6, 7}, 3, &err));
     OK(vb_generate(s, &(vb_generate_options){.max_tokens = 1, .ignore_eos = 1}, &ran.result, &err));
     vb_ranks_facts(ranks, before);
@@ -236,8 +250,8 @@ static struct ran run_ranks(const char *path, const char *precision, const char 
     return ran;
 }
 
-/* The exchanges of a run are the sum of those that the plan has for its passes. If all matrices are used as stored, without scales, and there
- * is at most one MTP module, the sizes of two ranks' weights also differ as planned. */
+/* The exchanges of a run are the sum of those that the plan has for its passes. If all matrices are used as stored,
+ * without scales, and there is at most one MTP module, the sizes of two ranks' weights also differ as planned. */
 static void check_run(const char *path, const char *name, enum precision precision)
 {
     struct ran ran = run_ranks(path, name, NULL);
@@ -246,13 +260,14 @@ static void check_run(const char *path, const char *name, enum precision precisi
     struct plan_cost pass = plan_target(shapes, split, 0, 1, 20, 1);
     assert_int_equal(ran.result.tokens, STEPS);
     if (ran.gathers != STEPS * pass.gathers || ran.bytes != STEPS * pass.gathered)
-        fail_msg("%s, %s: %.0f gathers of %.0f bytes for %d tokens, planned %.0f of %.0f for each", path, name, ran.gathers, ran.bytes, STEPS,
-                 pass.gathers, pass.gathered);
+        fail_msg("%s, %s: %.0f gathers of %.0f bytes for %d tokens, planned %.0f of %.0f for each", path, name,
+                 ran.gathers, ran.bytes, STEPS, pass.gathers, pass.gathered);
     for (int r = 1; r < 3 && precision == PRECISION_F32 && !shapes->config.fp8 && shapes->num_mtp < 2; r++) {
-        struct plan_memory a = plan_memory(shapes, split, 0, 0, shapes->num_mtp), b = plan_memory(shapes, split, r, 0, shapes->num_mtp);
+        struct plan_memory a = plan_memory(shapes, split, 0, 0, shapes->num_mtp),
+                           b = plan_memory(shapes, split, r, 0, shapes->num_mtp);
         if (ran.weights[0] - ran.weights[r] != a.own - b.own)
-            fail_msg("%s: rank 0 has %.0f bytes of weights and rank %d has %.0f, planned %.0f and %.0f", path, ran.weights[0], r, ran.weights[r],
-                     a.own, b.own);
+            fail_msg("%s: rank 0 has %.0f bytes of weights and rank %d has %.0f, planned %.0f and %.0f", path,
+                     ran.weights[0], r, ran.weights[r], a.own, b.own);
     }
     model_close(shapes);
 }
@@ -264,7 +279,8 @@ TEST(ranks_that_draft_exchange_what_is_planned)
     struct ran ran = run_ranks("golden/tiny/v3", "f32", "mtp-eagle");
     struct plan_cost pass = plan_target(m, &splits[1], 0, 2, 20, 2), module = plan_module(m, &splits[1], 0, 1, 20);
     double drafted = (double)ran.result.drafted, forwards = (double)ran.result.forwards;
-    assert_true(drafted > 1 && module.gathers == 6 && ran.gathers == forwards * pass.gathers + drafted * module.gathers);
+    assert_true(drafted > 1 && module.gathers == 6 &&
+                ran.gathers == forwards * pass.gathers + drafted * module.gathers);
     model_close(m);
 }
 
@@ -276,7 +292,8 @@ TEST(ranks_exchange_what_is_planned)
             check_run(tiny[i], precisions[precision], (enum precision)precision);
 }
 
-/* Two rows choose 2 of 4 experts each. The expected number of different experts is the mean over all 36 pairs of choices. */
+/* Two rows choose 2 of 4 experts each. The expected number of different experts is the mean over all 36 pairs of
+ * choices. */
 TEST(the_expected_number_of_experts_is_the_mean_over_all_choices)
 {
     struct config c = {.n_routed_experts = 4, .num_experts_per_tok = 2};
@@ -294,14 +311,17 @@ TEST(the_expected_number_of_experts_is_the_mean_over_all_choices)
 
 /* ---- DeepSeek-V3 ---- */
 
-static void check_gathers(const char *model, const char *type, enum precision precision, double gathers, double bytes, double vocabulary)
+static void check_gathers(const char *model, const char *type, enum precision precision, double gathers, double bytes,
+                          double vocabulary)
 {
     struct vb_model *m = published(model, type, precision);
     for (size_t k = 0; k < COUNT(splits); k++) {
-        struct plan_cost layers = plan_target(m, &splits[k], 0, 1, 1000, 0), all = plan_target(m, &splits[k], 0, 1, 1000, 1);
-        if (layers.gathers != gathers || layers.gathered != bytes || all.gathers != gathers + 1 || all.gathered != bytes + 4 * vocabulary)
-            fail_msg("%s: %.0f gathers of %.0f bytes, with the head %.0f of %.0f; wanted %.0f of %.0f", model, layers.gathers, layers.gathered,
-                     all.gathers, all.gathered, gathers, bytes);
+        struct plan_cost layers = plan_target(m, &splits[k], 0, 1, 1000, 0),
+                         all = plan_target(m, &splits[k], 0, 1, 1000, 1);
+        if (layers.gathers != gathers || layers.gathered != bytes || all.gathers != gathers + 1 ||
+            all.gathered != bytes + 4 * vocabulary)
+            fail_msg("%s: %.0f gathers of %.0f bytes, with the head %.0f of %.0f; wanted %.0f of %.0f", model,
+                     layers.gathers, layers.gathered, all.gathers, all.gathered, gathers, bytes);
     }
     /* rank r of 2 equal ranks receives half */
     struct plan_cost half = plan_target(m, &splits[0], 1, 1, 1000, 1);
@@ -309,9 +329,10 @@ static void check_gathers(const char *model, const char *type, enum precision pr
     model_close(m);
 }
 
-/* A layer of V3 gathers, per token: the values of 128 heads of 128; 7168 outputs of o_proj; h of 8 experts and the shared one of 2048 each,
- * or of a dense layer of 18432, which is as much; 7168 outputs of the MLP. In precision bf16, the inputs of o_proj and of
- * down_proj travel as 2 bytes, and with weights of Q8_0 and Q4_0 as groups of 32 numbers in 36 bytes. */
+/* A layer of V3 gathers, per token: the values of 128 heads of 128; 7168 outputs of o_proj; h of 8 experts and the
+ * shared one of 2048 each, or of a dense layer of 18432, which is as much; 7168 outputs of the MLP. In precision bf16,
+ * the inputs of o_proj and of down_proj travel as 2 bytes, and with weights of Q8_0 and Q4_0 as groups of 32 numbers in
+ * 36 bytes. */
 TEST(gathers_of_deepseek_v3_are_those_of_its_shapes)
 {
     enum { HEADS = 128 * 128, D = 7168, H = 9 * 2048, L = 61, V = 129280 };
@@ -324,7 +345,8 @@ TEST(gathers_of_deepseek_v3_are_those_of_its_shapes)
     check_gathers("DeepSeek-V3", "q8_0", PRECISION_F32, 244, 5887232, V);
 }
 
-/* The figures of the report: 671 B parameters, 37 B of them for a token. In FP8, the embedding, the head and the routers have two bytes. */
+/* The figures of the report: 671 B parameters, 37 B of them for a token. In FP8, the embedding, the head and the
+ * routers have two bytes. */
 TEST(a_token_of_deepseek_v3_reads_37_gb)
 {
     struct vb_model *m = published("DeepSeek-V3", NULL, PRECISION_F32);

@@ -1,6 +1,6 @@
-/* tests/engine/test_precision.c -- precision bf16: the engine computes what the reference does, on every checkpoint and with the
- * MTP modules; every setting gives the same bits; what is rounded at open is what a checkpoint that was rounded on disk
- * holds. Runs in the repository's root. */
+/* tests/engine/test_precision.c -- precision bf16: the engine computes what the reference does, on every checkpoint and
+ * with the MTP modules; every setting gives the same bits; what is rounded at open is what a checkpoint that was
+ * rounded on disk holds. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -27,11 +27,14 @@ static const char *tiny_dir(const char *name)
     return dir;
 }
 
-/* Moonlight with numbers that bf16 does not hold, everywhere: the embedding, which is the head as well, and the gates. */
+/* Moonlight with numbers that bf16 does not hold, everywhere: the embedding, which is the head as well, and the
+ * gates. */
 static void noisy_checkpoint(char dir[64])
 {
     size_t was, is;
-    retype(dir, &(struct retype){.from = "golden/tiny/moonlight", .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-8}, &was, &is);
+    retype(dir,
+           &(struct retype){.from = "golden/tiny/moonlight", .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-8},
+           &was, &is);
     assert_true(was == 0 && is > 0);
 }
 
@@ -43,7 +46,8 @@ TEST(precisions_have_names)
     assert_int_equal(m->rounded_bytes, 0);
     vb_model_close(m);
     o.precision = "BF16";
-    REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision BF16; known are f32, bf16, q8, q4 and tensor");
+    REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT,
+            "unknown precision BF16; known are f32, bf16, q8, q4 and tensor");
     o.precision = "";
     REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision ");
     assert_null(m);
@@ -82,14 +86,15 @@ static int expanded; /* nonzero: all rows are computed with prefill expanded */
 
 static void engine_rows(const vb_model *m, const int32_t *tokens, struct rows *r, int depths)
 {
-    vb_session_options o = {.context = (int32_t)r->n, .threads = 1, .prefill_chunk = 7, .prefill = expanded ? "expanded" : NULL};
+    vb_session_options o = {.context = (int32_t)r->n, .threads = 1, .prefill_chunk = 7,
+                            .prefill = expanded ? "expanded" : NULL};
     vb_session *s = open_session(m, &o, tokens, r->n);
     OK(vb_evaluate(s, depths, take_row, r, &err));
     vb_session_close(s);
 }
 
-static void reference_rows(const struct reference *ref, enum precision precision, uint64_t perturb, const int32_t *tokens,
-                           struct rows *r, int depths)
+static void reference_rows(const struct reference *ref, enum precision precision, uint64_t perturb,
+                           const int32_t *tokens, struct rows *r, int depths)
 {
     struct reference_options o = {.precision = precision, .perturb = perturb, .expanded = expanded ? (int)r->n : 0};
     OK(reference_forward(ref, &o, tokens, (int)r->n, NULL, r->at, &err));
@@ -107,7 +112,8 @@ struct subject {
 static int by_size(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : 1; }
 
 /* How far perturbed runs are: the median, for in some of them a token goes to another expert, and they tell nothing. */
-static double spread_of(const struct subject *s, enum precision precision, const int32_t *tokens, const struct rows *exact)
+static double spread_of(const struct subject *s, enum precision precision, const int32_t *tokens,
+                        const struct rows *exact)
 {
     struct rows r = new_rows(s->m, exact->n, s->depths);
     double far[RUNS];
@@ -121,8 +127,9 @@ static double spread_of(const struct subject *s, enum precision precision, const
 }
 
 /* A whole text. Somewhere in it a number lies so near to a tie of bf16 that f32's error turns its rounding, which moves
- * what follows by 2^-9 of a number, and so turns others: both here and in the reference's perturbed runs, which move what
- * they round by more than f32 errs (reference.h). So the bound is 8 times their spread, as in test_truth.c; and it is wide. */
+ * what follows by 2^-9 of a number, and so turns others: both here and in the reference's perturbed runs, which move
+ * what they round by more than f32 errs (reference.h). So the bound is 8 times their spread, as in test_truth.c; and it
+ * is wide. */
 static void compare_text(const struct subject *s)
 {
     int32_t tokens[LONG];
@@ -135,21 +142,24 @@ static void compare_text(const struct subject *s)
     if (getenv("VERBOSE"))
         print_message("%-28s %d tokens: engine %.2f times the spread %.3g\n", s->dir, LONG, within, spread);
     if (!(within <= 8.0))
-        fail_msg("%s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8", s->dir, within);
+        fail_msg("%s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8",
+                 s->dir, within);
     free(exact.at);
     free(r.at);
 }
 
-/* Many prompts of three tokens. In most of them, modules and all, no rounding is turned: some thousand numbers are rounded,
- * and one in some ten thousand lies within f32's error (2^-22 of it) of a tie, of which there is one in 2^-8. There the
- * engine is as near as f32 brings it, 8 spreads of the reference perturbed in f32, a thousand times nearer than the
- * precision moves the result. A rounding that is missing, or is one too many, moves every prompt: so a third is enough. */
+/* Many prompts of three tokens. In most of them, modules and all, no rounding is turned: some thousand numbers are
+ * rounded, and one in some ten thousand lies within f32's error (2^-22 of it) of a tie, of which there is one in 2^-8.
+ * There the engine is as near as f32 brings it, 8 spreads of the reference perturbed in f32, a thousand times nearer
+ * than the precision moves the result. A rounding that is missing, or is one too many, moves every prompt: so a third
+ * is enough. */
 static void compare_prompts(const struct subject *s)
 {
     int32_t tokens[SHORT];
     size_t near = 0;
     double nearest_change = INFINITY, bound = 0;
-    struct rows exact = new_rows(s->m, SHORT, s->depths), plain = new_rows(s->m, SHORT, s->depths), r = new_rows(s->m, SHORT, s->depths);
+    struct rows exact = new_rows(s->m, SHORT, s->depths), plain = new_rows(s->m, SHORT, s->depths),
+                r = new_rows(s->m, SHORT, s->depths);
     double far[PROMPTS];
     for (uint64_t p = 0; p < PROMPTS; p++) {
         random_tokens(s->m, 100 + p, tokens, SHORT);
@@ -165,10 +175,11 @@ static void compare_prompts(const struct subject *s)
     for (size_t p = 0; p < PROMPTS; p++)
         near += far[p] <= bound;
     if (getenv("VERBOSE"))
-        print_message("%-28s %zu of %d prompts within %.3g; the precision changes each by %.3g or more\n", s->dir, near, PROMPTS,
-                      bound, nearest_change);
+        print_message("%-28s %zu of %d prompts within %.3g; the precision changes each by %.3g or more\n", s->dir, near,
+                      PROMPTS, bound, nearest_change);
     if (near < PROMPTS / 3)
-        fail_msg("%s: only %zu of %d prompts are within %.3g of the reference, what f32 may cost", s->dir, near, PROMPTS, bound);
+        fail_msg("%s: only %zu of %d prompts are within %.3g of the reference, what f32 may cost", s->dir, near,
+                 PROMPTS, bound);
     if (!(nearest_change > 100.0 * bound)) /* else it would not be seen whether the engine rounds at all */
         fail_msg("%s: a prompt is changed by %.3g only, rounding in f32 by up to %.3g", s->dir, nearest_change, bound);
     free(exact.at);
@@ -252,8 +263,8 @@ static void expect_same_bits(const char *dir)
                 if (!kernels_runs_here(*k) || !has_turn(i + (size_t)(k - kernel_tables) + (size_t)first, 3))
                     continue;
                 snprintf(what, sizeof what, "%s, bf16, %s%s%s, %s, K %d, %d threads, chunk %d", dir, (*k)->name,
-                         (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "", o.drafting.method, o.drafting.tokens, o.threads,
-                         o.prefill_chunk);
+                         (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "", o.drafting.method,
+                         o.drafting.tokens, o.threads, o.prefill_chunk);
                 run_with(m, *k, o, prompt, COUNT(prompt), 30, &other);
                 check_same(what, &plain[settings[i].temperature], &other);
             }
@@ -284,7 +295,8 @@ static void expect_equal_checkpoints(const char *a, size_t rounded_a, const char
     assert_int_equal(n->rounded_bytes, 2 * rounded_b);
     random_tokens(m, 3, prompt, COUNT(prompt));
     snprintf(what, sizeof what, "%s and %s in bf16", a, b);
-    vb_session_options o = {.context = 60, .threads = 1, .drafting.method = vb_mtp_modules(m) ? "mtp-vanilla" : "none", .drafting.tokens = 3};
+    vb_session_options o = {.context = 60, .threads = 1, .drafting.method = vb_mtp_modules(m) ? "mtp-vanilla" : "none",
+                            .drafting.tokens = 3};
     run(m, &o, prompt, COUNT(prompt), 40, &one);
     run(n, &o, prompt, COUNT(prompt), 40, &two);
     check_same(what, &one, &two);
@@ -317,7 +329,8 @@ TEST(a_checkpoint_rounded_on_disk_has_the_same_bits_in_bf16)
     char dir[64];
     size_t was, is;
     for (size_t i = 0; i < COUNT(names); i++) {
-        retype(dir, &(struct retype){.from = tiny_dir(names[i]), .linear = DTYPE_BF16, .others = DTYPE_OTHER}, &was, &is);
+        retype(dir, &(struct retype){.from = tiny_dir(names[i]), .linear = DTYPE_BF16, .others = DTYPE_OTHER}, &was,
+               &is);
         assert_true(was > 0 && is == 0);
         expect_equal_checkpoints(tiny_dir(names[i]), was, dir, 0);
         remove_dir(dir);
@@ -329,7 +342,8 @@ TEST(weights_are_counted_as_they_are_stored)
 {
     char dir[64];
     size_t was, is;
-    retype(dir, &(struct retype){.from = "golden/tiny/v3", .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-20}, &was, &is);
+    retype(dir, &(struct retype){.from = "golden/tiny/v3", .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-20},
+           &was, &is);
     vb_model *m = open_in(dir, "f32"), *n = open_in(dir, "bf16");
     assert_int_equal(model_mtp_copy(m, 0, 1), MTP_COPY_DIFFERENT);
     assert_int_equal(model_mtp_copy(n, 0, 1), MTP_COPY_DIFFERENT);

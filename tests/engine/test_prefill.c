@@ -1,6 +1,6 @@
-/* tests/engine/test_prefill.c -- `prefill` onednn: which rows are oneDNN's, and that nothing else reaches a bit: no draft, thread,
- * instruction set, neighbour in a pass, or way by which a timeline came about. Skipped where oneDNN is not. Runs in the
- * repository's root.
+/* tests/engine/test_prefill.c -- `prefill` onednn: which rows are oneDNN's, and that nothing else reaches a bit: no
+ * draft, thread, instruction set, neighbour in a pass, or way by which a timeline came about. Skipped where oneDNN is
+ * not. Runs in the repository's root.
  *
  *     test_prefill [--quick]    --quick: without what takes minutes under an emulator */
 #include "tests/support/engine_support.h"
@@ -13,7 +13,8 @@
 #include "reference/reference.h"
 #include "tests/support/golden.h"
 
-static const char *const checkpoints[] = {"golden/tiny/glm", "golden/tiny/v3-mtp3", "golden/tiny/moonlight", "golden/tale"};
+static const char *const checkpoints[] = {"golden/tiny/glm", "golden/tiny/v3-mtp3", "golden/tiny/moonlight",
+                                          "golden/tale"};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
 #define TALE checkpoints[3]
 
@@ -75,8 +76,9 @@ static void widened_copy(char dir[64], const char *from)
         }
         if (wide)
             memcpy(data + used, codes, count * sizeof *data);
-        json_object_set_new(header, name, json_pack("{s:s,s:O,s:[I,I]}", "dtype", "F32", "shape", json_object_get(old, "shape"),
-                                                    "data_offsets", (json_int_t)(4 * used), (json_int_t)(4 * (used + count))));
+        json_object_set_new(header, name,
+                            json_pack("{s:s,s:O,s:[I,I]}", "dtype", "F32", "shape", json_object_get(old, "shape"),
+                                      "data_offsets", (json_int_t)(4 * used), (json_int_t)(4 * (used + count))));
         used += count;
     }
     char *text = json_dumps(header, JSON_COMPACT), *bytes = safetensors_bytes(text, data, 4 * used, &total);
@@ -88,8 +90,8 @@ static void widened_copy(char dir[64], const char *from)
     free(data);
 }
 
-/* The checkpoint; or a copy of it in F32, where that is all that oneDNN can multiply. NULL: it is in more files than one,
- * which we cannot copy. */
+/* The checkpoint; or a copy of it in F32, where that is all that oneDNN can multiply. NULL: it is in more files than
+ * one, which we cannot copy. */
 static vb_model *open_for_onednn(const char *from)
 {
     char dir[64], path[256];
@@ -104,9 +106,11 @@ static vb_model *open_for_onednn(const char *from)
     return m;
 }
 
-/* ---- whose a row is: with BF16 weights oneDNN's rows are rounded on their way into a linear layer, the others are not --------- */
+/* ---- whose a row is: with BF16 weights oneDNN's rows are rounded on their way into a linear layer, the others are not
+ * ---- */
 
-/* One linear layer, by its taps: for each row of the timeline, whether what it gave is nearer to the sum over rounded x. */
+/* One linear layer, by its taps: for each row of the timeline, whether what it gave is nearer to the sum over rounded
+ * x. */
 struct whose {
     const char *input, *output;
     const struct weight_view *w;
@@ -138,7 +142,8 @@ static int nearer_to_rounded(const struct weight_view *w, const float *x, const 
         exact += fabs((double)y[n] - sum);
         rounded += fabs((double)y[n] - sum_of_rounded);
     }
-    if (!(fmin(exact, rounded) < 0.01 * fmax(exact, rounded))) /* 2^-9 in each number away from the one, 2^-24 from the other */
+    if (!(fmin(exact, rounded) < 0.01 * fmax(exact, rounded))) /* 2^-9 in each number away from the one, 2^-24 from the
+                                                                  other */
         fail_msg("neither: %g and %g away", exact, rounded);
     return rounded < exact;
 }
@@ -158,7 +163,9 @@ static void look(void *context, const vb_tap *tap)
     assert_int_equal(k->pass, tap->pass);
     for (size_t r = 0; r < tap->rows; r++)
         if (tap->row[r].draft >= 0) /* no padding */
-            k->rounded[tap->row[r].index] = nearer_to_rounded(k->w, k->x + r * k->w->cols, data + r * tap->stride) ? ROUNDED : EXACT;
+            k->rounded[tap->row[r].index] = nearer_to_rounded(k->w, k->x + r * k->w->cols, data + r * tap->stride)
+                                                ? ROUNDED
+                                                : EXACT;
 }
 
 static void check_whose(const struct whose *k, const char *what, size_t first, size_t end, char wanted)
@@ -278,7 +285,7 @@ TEST(evaluated_rows_stay_on_the_contract)
     vb_model_close(m);
 }
 
-/* ---- what reaches no bit --------------------------------------------------------------------------------------------- */
+/* ---- what reaches no bit ----------------------------------------------------------------------------------------- */
 
 /* Every method, K, number of threads and instruction set against plain decoding on one thread. */
 static void check_settings(const vb_model *m, const char *name, const int32_t *prompt, size_t count, size_t n)
@@ -304,7 +311,8 @@ static void check_settings(const vb_model *m, const char *name, const int32_t *p
             o.drafting.tokens = lengths[k];
             o.poison_cut_rows = 1;
             o.padded = (int)(turn & 1);
-            snprintf(what, sizeof what, "%s, %zu tokens, %s, K %d, %d threads, %s", name, count, o.drafting.method, lengths[k], o.threads, o.isa);
+            snprintf(what, sizeof what, "%s, %zu tokens, %s, K %d, %d threads, %s", name, count, o.drafting.method,
+                     lengths[k], o.threads, o.isa);
             run(m, &o, prompt, count, n, &r);
             check_same(what, &plain, &r);
         }
@@ -357,10 +365,15 @@ TEST(a_timeline_that_grows_and_is_cut_has_the_same_bits_with_any_draft)
             o.drafting.tokens = 5;
             vb_session *s = open_session(m, &o, text, 1 + random_below(&random, COUNT(text)));
             for (size_t step = 0; step < COUNT(plain); step++) {
-                size_t count, kind = random_below(&random, 3), cut = random_below(&random, 40), more = random_below(&random, 90);
+                size_t count, kind = random_below(&random, 3), cut = random_below(&random, 40),
+                              more = random_below(&random, 90);
                 vb_tokens(s, &count);
                 if (kind == 0) /* a little, to where a chunk begins, or anywhere */
-                    OK(vb_truncate(s, cut == 0 && count > 512 ? 512 : cut < 30 && count > 30 ? count - cut : 1 + random_below(&random, count), &err));
+                    OK(vb_truncate(s,
+                                   cut == 0 && count > 512 ? 512
+                                   : cut < 30 && count > 30 ? count - cut
+                                   : 1 + random_below(&random, count),
+                                   &err));
                 else if (kind == 1)
                     OK(vb_append(s, text, more, &err));
                 generate(s, 1 + random_below(&random, 12), method ? &r : &plain[step]);
@@ -439,7 +452,7 @@ TEST(sequences_that_share_passes_are_as_alone)
     vb_model_close(m);
 }
 
-/* ---- what it computes ------------------------------------------------------------------------------------------------- */
+/* ---- what it computes -------------------------------------------------------------------------------------------- */
 
 static int take_logits(void *context, const vb_event *e)
 {
@@ -450,9 +463,9 @@ static int take_logits(void *context, const vb_event *e)
     return 0;
 }
 
-/* With F32 weights nothing is rounded: oneDNN adds in another order, and the row that chooses is as near to the truth as any
- * f32 program's may be, 8 times what 20 runs of the reference differ whose values are perturbed by half an ulp (test_truth).
- * With BF16 weights `verbatim diff` says the same of every tensor: test_prefill_cli. */
+/* With F32 weights nothing is rounded: oneDNN adds in another order, and the row that chooses is as near to the truth
+ * as any f32 program's may be, 8 times what 20 runs of the reference differ whose values are perturbed by half an ulp
+ * (test_truth). With BF16 weights `verbatim diff` says the same of every tensor: test_prefill_cli. */
 TEST(with_f32_weights_it_is_as_near_to_the_reference_as_f32_allows)
 {
     enum { N = 40 };
@@ -491,20 +504,23 @@ TEST(with_f32_weights_it_is_as_near_to_the_reference_as_f32_allows)
     free(hidden);
 }
 
-/* ---- what it cannot do ------------------------------------------------------------------------------------------------ */
+/* ---- what it cannot do ------------------------------------------------------------------------------------------- */
 
 TEST(what_it_cannot_do_is_refused_before_work_starts)
 {
     vb_model *m = open_model(TALE), *fp8 = open_tiny("v3"), *f16 = open_tiny("v2");
     vb_session *s = NULL;
     vb_session_options o = {.prefill = "mkl"};
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "unknown prefill mkl; known are contract, expanded, onednn and cublas");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "unknown prefill mkl; known are contract, expanded, onednn and cublas");
     o = onednn_options(100);
     o.prefill_chunk = 7;
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "prefill chunk is 7; with prefill onednn it is 512");
     o.prefill_chunk = 0;
-    REFUSED(vb_session_open(&s, fp8, &o, &err), VB_UNSUPPORTED, "golden/tiny/v3: q_a_proj of layer 0 is F8_E4M3; prefill onednn wants");
-    REFUSED(vb_session_open(&s, f16, &o, &err), VB_UNSUPPORTED, "golden/tiny/v2: q_a_proj of layer 0 is F16; prefill onednn wants");
+    REFUSED(vb_session_open(&s, fp8, &o, &err), VB_UNSUPPORTED,
+            "golden/tiny/v3: q_a_proj of layer 0 is F8_E4M3; prefill onednn wants");
+    REFUSED(vb_session_open(&s, f16, &o, &err), VB_UNSUPPORTED,
+            "golden/tiny/v2: q_a_proj of layer 0 is F16; prefill onednn wants");
     vb_model_close(fp8);
     vb_model_close(f16);
     vb_error why = {0};

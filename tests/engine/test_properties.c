@@ -1,9 +1,9 @@
 /* tests/engine/test_properties.c -- the promise: MTP-on equals MTP-off, bit by bit, whatever the setting.
  *
- * Settings are rows of a covering array: every pair of values of any two factors, the model among them, occurs in a row.
- * Each row runs several sequences in shared passes, cache rows beyond every cut poisoned with NaN, and each sequence must
- * equal its own plain run (no drafts, one thread, one pass for the prompt, the best instruction set): tokens, and the bits
- * of every row that chose one. Runs in the repository's root.
+ * Settings are rows of a covering array: every pair of values of any two factors, the model among them, occurs in a
+ * row. Each row runs several sequences in shared passes, cache rows beyond every cut poisoned with NaN, and each
+ * sequence must equal its own plain run (no drafts, one thread, one pass for the prompt, the best instruction set):
+ * tokens, and the bits of every row that chose one. Runs in the repository's root.
  *     test_properties            200 tokens per sequence; 24 where the kernels are the scalar ones, which are slow
  *     test_properties --all      the full product, instruction sets in turn: hours
  *     test_properties --quick    a few settings and tokens, for sanitizers and emulators */
@@ -15,17 +15,18 @@
 
 static int all, quick;
 
-/* ---- factors ------------------------------------------------------------------------------------------------------ */
+/* ---- factors ----------------------------------------------------------------------------------------------------- */
 
 enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODEL, PREFILL, CACHE, ISA, FACTORS };
 
-static const char *const factor_names[FACTORS] = {"K", "method", "threads", "chunk", "temperature", "sequences", "model",
-                                                   "prefill", "cache", "isa"};
+static const char *const factor_names[FACTORS] = {"K", "method", "threads", "chunk", "temperature", "sequences",
+                                                  "model", "prefill", "cache", "isa"};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
 static vb_model *small; /* that drafts: itself one of them, and another one to the others */
 static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}, sequence_counts[] = {1, 2, 5};
 
-static const char *const prefills[] = {"contract", "expanded"}, *const caches[] = {"f32", "bf16", "q8"}; /* each with plain runs of its own */
+/* each with plain runs of its own */
+static const char *const prefills[] = {"contract", "expanded"}, *const caches[] = {"f32", "bf16", "q8"};
 
 static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm5", "golden/tale"};
 
@@ -38,13 +39,14 @@ struct row_of_values {
 
 static void factor_sizes(int size[FACTORS])
 {
-    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), COUNT(prefills), COUNT(caches), 0};
+    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2,
+                          COUNT(sequence_counts), num_models(), COUNT(prefills), COUNT(caches), 0};
     memcpy(size, fixed, sizeof fixed);
     while (isas_here()[size[ISA]])
         size[ISA]++;
 }
 
-/* ---- the covering array ------------------------------------------------------------------------------------------- */
+/* ---- the covering array ------------------------------------------------------------------------------------------ */
 
 #define MOST_VALUES 16
 #define MOST_ROWS 400
@@ -173,7 +175,7 @@ TEST(every_case_of_a_sweep_has_its_turn)
     free(given);
 }
 
-/* ---- sequences ---------------------------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 
 #define PROMPTS 5
 #define SEED 20260
@@ -183,7 +185,8 @@ static struct subject {
     vb_model *model[COUNT(caches)];
     int32_t prompt[PROMPTS][200];
     size_t length[PROMPTS], tokens, context;
-    struct record plain[COUNT(caches)][COUNT(prefills)][2][PROMPTS]; /* by cache type, prefill and temperature; computed when needed */
+    struct record plain[COUNT(caches)][COUNT(prefills)][2][PROMPTS]; /* by cache type, prefill and temperature; computed
+                                                                        when needed */
     size_t sequences, drafted, accepted;
 } subjects[COUNT(models)];
 
@@ -212,7 +215,8 @@ static const struct record *plain_run(struct subject *s, const struct row_of_val
 {
     const int *v = r->value;
     struct record *plain = &s->plain[v[CACHE]][v[PREFILL]][v[TEMPERATURE]][p];
-    vb_session_options o = {.context = (int32_t)s->context, .threads = 1, .prefill = prefills[v[PREFILL]], .sampling = sampling_of(v[TEMPERATURE], p)};
+    vb_session_options o = {.context = (int32_t)s->context, .threads = 1, .prefill = prefills[v[PREFILL]],
+                            .sampling = sampling_of(v[TEMPERATURE], p)};
     if (!plain->n)
         run(s->model[v[CACHE]], &o, s->prompt[p], s->length[p], s->tokens, plain);
     return plain;
@@ -221,8 +225,9 @@ static const struct record *plain_run(struct subject *s, const struct row_of_val
 static const char *describe(const struct row_of_values *r, char text[200])
 {
     const int *v = r->value;
-    snprintf(text, 200, "%s: %s, cache %s, %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s", models[v[MODEL]],
-             prefills[v[PREFILL]], caches[v[CACHE]], methods[v[METHOD]], v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
+    snprintf(text, 200, "%s: %s, cache %s, %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s",
+             models[v[MODEL]], prefills[v[PREFILL]], caches[v[CACHE]], methods[v[METHOD]], v[DRAFT_TOKENS],
+             thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
              isas_here()[v[ISA]]);
     return text;
 }
@@ -230,10 +235,11 @@ static const char *describe(const struct row_of_values *r, char text[200])
 static vb_session_options options_of(const struct subject *s, const struct row_of_values *r, size_t prompt)
 {
     const int *v = r->value;
-    return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]], .prefill = prefills[v[PREFILL]],
-                                .exact_threads = 1, .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
-                                .drafting.method = methods[v[METHOD]], .drafting.settings = "ngram-min=1", .drafting.model = small,
-                                .drafting.tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
+    return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]],
+                                .prefill = prefills[v[PREFILL]], .exact_threads = 1,
+                                .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
+                                .drafting.method = methods[v[METHOD]], .drafting.settings = "ngram-min=1",
+                                .drafting.model = small, .drafting.tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
                                 .sampling = sampling_of(v[TEMPERATURE], prompt), .poison_cut_rows = 1};
 }
 
@@ -273,7 +279,8 @@ static void check_setting(const struct row_of_values *r, size_t turn)
         s->accepted += results[i].accepted;
         s->sequences++;
         if (results[i].draft_failures)
-            fail_msg("%s: %zu drafts met a row that is not finite: a poisoned row was read", what, results[i].draft_failures);
+            fail_msg("%s: %zu drafts met a row that is not finite: a poisoned row was read", what,
+                     results[i].draft_failures);
         vb_session_close(sessions[i]);
     }
 }
@@ -338,7 +345,8 @@ static void check_without_mtp(const char *name)
             vb_generate_options options[PROMPTS];
             vb_result results[PROMPTS];
             vb_session_options o = {.context = 128, .prefill_chunk = chunks[i % COUNT(chunks)], .isa = *isa,
-                                    .exact_threads = 1, .threads = thread_counts[i / COUNT(chunks)], .poison_cut_rows = 1};
+                                    .exact_threads = 1, .threads = thread_counts[i / COUNT(chunks)],
+                                    .poison_cut_rows = 1};
             size_t count = 1 + i % PROMPTS;
             for (size_t p = 0; p < count; p++) {
                 sessions[p] = open_session(m, &o, prompt[p], length[p]);
@@ -346,8 +354,8 @@ static void check_without_mtp(const char *name)
             }
             OK(generate_together(sessions, count, options, results, &err));
             for (size_t p = 0; p < count; p++) {
-                snprintf(what, sizeof what, "%s, prompt %zu: %d threads, chunk %d, %zu sequences, %s", name, p, o.threads,
-                         o.prefill_chunk, count, *isa);
+                snprintf(what, sizeof what, "%s, prompt %zu: %d threads, chunk %d, %zu sequences, %s", name, p,
+                         o.threads, o.prefill_chunk, count, *isa);
                 other[p].result = results[p];
                 check_same(what, &plain[p], &other[p]);
                 vb_session_close(sessions[p]);
@@ -363,7 +371,7 @@ TEST(models_without_mtp_give_the_same_bits_in_every_setting)
     check_without_mtp("moonlight");
 }
 
-/* ---- threads that really run -------------------------------------------------------------------------------------- */
+/* ---- threads that really run ------------------------------------------------------------------------------------- */
 
 /* The kernels of a session are replaced by ones that note which thread called them, and for how many rows. */
 static const struct kernels *spied;
@@ -371,8 +379,8 @@ static atomic_uint threads_seen, threads_seen_one_row;
 static atomic_int spied_threads; /* every thread that comes takes the next number */
 static _Thread_local int spied_number = -1;
 
-static void spying_matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x, size_t ldx,
-                          size_t T, void *scratch)
+static void spying_matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x,
+                          size_t ldx, size_t T, void *scratch)
 {
     atomic_uint *seen = T == 1 ? &threads_seen_one_row : &threads_seen;
     if (spied_number < 0)
@@ -393,9 +401,9 @@ TEST(threads_change_no_bit_and_do_run)
     run_plain(m, NULL, prompt, COUNT(prompt), n, &plain);
     for (int i = 0; i < (quick ? 4 : 12); i++) {
         int threads = 2 + i % 2;
-        vb_session_options o = {.context = 160, .prefill_chunk = chunks[i / 2 % 4], .exact_threads = 1, .threads = threads,
-                                .drafting.method = mtp_method((size_t)(i / 4)), .drafting.tokens = i < 2 ? -1 : 1 + i * 7 % VB_MAX_DRAFT,
-                                .poison_cut_rows = 1};
+        vb_session_options o = {.context = 160, .prefill_chunk = chunks[i / 2 % 4], .exact_threads = 1,
+                                .threads = threads, .drafting.method = mtp_method((size_t)(i / 4)),
+                                .drafting.tokens = i < 2 ? -1 : 1 + i * 7 % VB_MAX_DRAFT, .poison_cut_rows = 1};
         struct kernels spying;
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
         spied = s->work->cx.k;
@@ -406,7 +414,8 @@ TEST(threads_change_no_bit_and_do_run)
         threads_seen = threads_seen_one_row = 0;
         generate(s, n, &other);
         vb_session_close(s);
-        snprintf(what, sizeof what, "wide, %s, K %d, chunk %d, %d threads", o.drafting.method, o.drafting.tokens, o.prefill_chunk, threads);
+        snprintf(what, sizeof what, "wide, %s, K %d, chunk %d, %d threads", o.drafting.method, o.drafting.tokens,
+                 o.prefill_chunk, threads);
         check_same(what, &plain, &other);
         if (__builtin_popcount(threads_seen | threads_seen_one_row) != threads)
             fail_msg("%s: threads that ran: %#x", what, threads_seen | threads_seen_one_row);

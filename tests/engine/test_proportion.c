@@ -1,6 +1,6 @@
-/* tests/engine/test_proportion.c -- what an input takes, in memory and time, is in proportion to its size: hash tables that nobody
- * can fill from one place, white space before which an added token repeats, sizes that nothing uses. The alarm is for what would
- * take hours. */
+/* tests/engine/test_proportion.c -- what an input takes, in memory and time, is in proportion to its size: hash tables
+ * that nobody can fill from one place, white space before which an added token repeats, sizes that nothing uses. The
+ * alarm is for what would take hours. */
 #include "engine/base/names.h"
 #include "engine/pass/forward.h"
 #include "engine/text/tokenizer.h"
@@ -23,8 +23,8 @@
 #define NAMES (1 << BITS)
 #define LENGTH (16 * BITS)
 
-/* Name i is one of 2^12 that a hash of multiplications and shifts by 32 takes for the same, whatever number it begins with: the
- * difference in the uppermost bit of a word stays there, and the next word takes it away. */
+/* Name i is one of 2^12 that a hash of multiplications and shifts by 32 takes for the same, whatever number it begins
+ * with: the difference in the uppermost bit of a word stays there, and the next word takes it away. */
 static void write_name(unsigned char *name, int i)
 {
     memset(name, 'a', LENGTH);
@@ -59,7 +59,8 @@ TEST(names_that_a_weak_hash_takes_for_the_same_are_spread)
             seen[table.entries[i].hash >> 12] = 1;
         }
     assert_true(places > NAMES - 100); /* of 2^20 places 4096 names meet in about 8 */
-    assert_true(table.secret[0] != other.secret[0] && table.secret[1] != other.secret[1] && table.secret[0] != table.secret[1]);
+    assert_true(table.secret[0] != other.secret[0] && table.secret[1] != other.secret[1] &&
+                table.secret[0] != table.secret[1]);
     vb_free(NULL, table.entries);
     vb_free(NULL, other.entries);
     free(names);
@@ -76,7 +77,8 @@ TEST(a_table_that_was_not_made_has_no_names)
 
 TEST(white_space_before_which_a_token_repeats_is_looked_through_once)
 {
-    static const char text[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\\u0120\":1},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
+    static const char text[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\\u0120\":1},\"merges\":[]},"
+                               "\"decoder\":{\"type\":\"ByteLevel\"},"
                                "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
                                "\"added_tokens\":[{\"id\":2,\"content\":\" \",\"rstrip\":true,\"normalized\":false}]}";
     size_t size = 1 << 21, count;
@@ -103,11 +105,13 @@ TEST(white_space_before_which_a_token_repeats_is_looked_through_once)
 
 static size_t bytes_of_a_pass(int dense_layers, int intermediate_size, int routed_experts)
 {
-    struct vb_model m = {.config = {.vocab_size = 100, .hidden_size = 64, .num_hidden_layers = 3, .max_position_embeddings = 64, .num_attention_heads = 2,
-                                 .kv_lora_rank = 32, .qk_nope_head_dim = 32, .qk_rope_head_dim = 16, .v_head_dim = 32, .rope_theta = 10000,
-                                 .rope_factor = 1, .intermediate_size = intermediate_size, .moe_intermediate_size = 32,
-                                 .n_routed_experts = routed_experts, .num_experts_per_tok = 2, .n_group = 1, .topk_group = 1,
-                                 .first_k_dense_replace = dense_layers, .moe_layer_freq = 1}};
+    struct vb_model m = {.config = {.vocab_size = 100, .hidden_size = 64, .num_hidden_layers = 3,
+                                    .max_position_embeddings = 64, .num_attention_heads = 2, .kv_lora_rank = 32,
+                                    .qk_nope_head_dim = 32, .qk_rope_head_dim = 16, .v_head_dim = 32,
+                                    .rope_theta = 10000, .rope_factor = 1, .intermediate_size = intermediate_size,
+                                    .moe_intermediate_size = 32, .n_routed_experts = routed_experts,
+                                    .num_experts_per_tok = 2, .n_group = 1, .topk_group = 1,
+                                    .first_k_dense_replace = dense_layers, .moe_layer_freq = 1}};
     struct workspace w;
     vb_error err = {0};
     config_set_dims(&m.config);

@@ -1,6 +1,6 @@
-/* tests/engine/test_quantize.c -- a model written as a GGUF file: it gives the bits of its directory, its blocks are those of
- * ops/quantize, what cannot be said is refused or noted. An independent writer (support/gguf.h) is the witness of where each
- * number belongs. Runs in the repository's root. */
+/* tests/engine/test_quantize.c -- a model written as a GGUF file: it gives the bits of its directory, its blocks are
+ * those of ops/quantize, what cannot be said is refused or noted. An independent writer (support/gguf.h) is the witness
+ * of where each number belongs. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <fcntl.h>
@@ -15,7 +15,8 @@
 #include "tests/support/tiny.h"
 #include "tests/support/wide_checkpoint.h"
 
-static const char *const models[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH) TINY_SHAPES(TINY_PATH) "golden/tale"};
+static const char *const models[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH)
+                                         TINY_SHAPES(TINY_PATH) "golden/tale"};
 
 static const struct gguf_write_options as_f32 = {GGUF_AS_F32, GGUF_AS_STORED, GGUF_AS_F32},
                                        as_bf16 = {GGUF_AS_BF16, GGUF_AS_STORED, GGUF_AS_BF16},
@@ -105,8 +106,8 @@ TEST(f32_and_bf16_give_the_bits_of_the_directory)
     remove_dir(dir);
 }
 
-/* F32 with numbers that bf16 does not hold: Moonlight's head is tied, and in BF16 no longer is; those of V3's MTP modules,
- * copies in the original, are moved by other amounts. */
+/* F32 with numbers that bf16 does not hold: Moonlight's head is tied, and in BF16 no longer is; those of V3's MTP
+ * modules, copies in the original, are moved by other amounts. */
 TEST(noisy_checkpoints_give_the_bits_of_the_directory)
 {
     static const char *const from[] = {"golden/tiny/moonlight", "golden/tiny/v3"};
@@ -114,7 +115,8 @@ TEST(noisy_checkpoints_give_the_bits_of_the_directory)
     size_t was, is;
     make_dir(dir);
     for (size_t i = 0; i < COUNT(from); i++) {
-        retype(noisy, &(struct retype){.from = from[i], .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-8}, &was, &is);
+        retype(noisy, &(struct retype){.from = from[i], .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-8},
+               &was, &is);
         check_bits(noisy, quantized(dir, noisy, &as_f32), "f32");
         check_bits(noisy, quantized(dir, noisy, &as_bf16), "bf16");
         vb_model *m = open_model(noisy), *g = open_model(quantized(dir, noisy, &as_bf16));
@@ -204,7 +206,8 @@ static float number_at(const struct gguf_tensor *t, size_t i)
 }
 
 /* The witness has the same numbers in F32. */
-static void check_tensor(const char *from, const struct gguf_tensor *t, const struct gguf_tensor *witness, const char *quantized)
+static void check_tensor(const char *from, const struct gguf_tensor *t, const struct gguf_tensor *witness,
+                         const char *quantized)
 {
     size_t n = 1;
     int is_q = !strcmp(t->type->name, quantized);
@@ -226,8 +229,9 @@ static void check_tensor(const char *from, const struct gguf_tensor *t, const st
     for (size_t i = 0; !is_q && i < n; i++)
         if (f32_to_bits(number_at(t, i)) != f32_to_bits(w[i]))
             fail_msg("%s: number %zu of %s is %a, should be %a", from, i, name, (double)number_at(t, i), (double)w[i]);
-    int wanted = (t->ndim > 1 && !strstr(name, "ffn_gate_inp") && !strstr(name, "indexer.proj") && !strstr(name, "embd") &&
-                  !strstr(name, "embed_tokens")) && t->shape[t->ndim - 1] % 32 == 0;
+    int wanted = (t->ndim > 1 && !strstr(name, "ffn_gate_inp") && !strstr(name, "indexer.proj") &&
+                  !strstr(name, "embd") && !strstr(name, "embed_tokens")) &&
+                 t->shape[t->ndim - 1] % 32 == 0;
     if (is_q != wanted)
         fail_msg("%s: %s is %s", from, name, t->type->name);
     free(blocks);
@@ -252,12 +256,14 @@ TEST(every_tensor_holds_the_blocks_of_its_rows)
                 const struct gguf_tensor *t = gguf_tensor(g, k);
                 char name[64];
                 snprintf(name, sizeof name, "%.*s", (int)t->name.size, t->name.s);
-                if (m->config.tie_word_embeddings && !strcmp(name, "output.weight")) /* a tensor of its own, because it is quantized */
+                if (m->config.tie_word_embeddings && !strcmp(name, "output.weight")) /* a tensor of its own, because it
+                                                                                        is quantized */
                     strcpy(name, "token_embd.weight");
                 check_tensor(models[i], t, gguf_find_tensor(witness, name), q4 ? "Q4_0" : "Q8_0");
                 quantized += t->type->numbers == 32;
             }
-            assert_true(quantized > 0 || strstr(models[i], "moonlight") || strstr(models[i], "v2")); /* 80 and 72 wide */
+            /* 80 and 72 wide */
+            assert_true(quantized > 0 || strstr(models[i], "moonlight") || strstr(models[i], "v2"));
             gguf_close(witness);
             gguf_close(g);
             vb_model_close(m);
@@ -305,7 +311,8 @@ static const char *type_of(const struct vb_quantize *p, const char *name)
     return t ? t->type->name : "none";
 }
 
-static void check_types(const vb_model *m, const char *from, struct gguf_write_options o, const char *embedding, const char *head)
+static void check_types(const vb_model *m, const char *from, struct gguf_write_options o, const char *embedding,
+                        const char *head)
 {
     struct vb_quantize *p = plan_of(m, from, &o);
     assert_string_equal(type_of(p, "token_embd.weight"), embedding);
@@ -323,7 +330,9 @@ TEST(embedding_and_head_have_types_of_their_own)
     struct vb_quantize *p = plan_of(m, from, &(struct gguf_write_options){GGUF_AS_Q4_0, GGUF_AS_Q8_0, GGUF_AS_F32});
     for (size_t i = 0; i < p->count; i++) {
         const struct gguf_planned *t = &p->tensors[i];
-        const char *wanted = t->role == GGUF_EMBEDDING ? "Q8_0" : t->role == GGUF_HEAD || t->role == GGUF_OTHER ? "F32" : NULL;
+        const char *wanted = t->role == GGUF_EMBEDDING ? "Q8_0"
+                             : t->role == GGUF_HEAD || t->role == GGUF_OTHER ? "F32"
+                             : NULL;
         if (wanted && strcmp(t->type->name, wanted))
             fail_msg("%s is %s, wanted %s", t->name, t->type->name, wanted);
         if (t->kept != (t->role == GGUF_LINEAR && t->shape[t->ndim - 1] % 32 != 0))
@@ -350,8 +359,8 @@ TEST(a_tied_head_gets_a_tensor_of_its_own_when_its_numbers_change)
     m->config.tie_word_embeddings = 1; /* as if it were said and lm_head ignored */
     m->lm_head = m->embed_tokens;
     for (size_t i = 0; i < COUNT(cases); i++)
-        check_types(m, dir, (struct gguf_write_options){GGUF_AS_Q8_0, cases[i].embedding, cases[i].head}, cases[i].types[0],
-                    cases[i].types[1]);
+        check_types(m, dir, (struct gguf_write_options){GGUF_AS_Q8_0, cases[i].embedding, cases[i].head},
+                    cases[i].types[0], cases[i].types[1]);
     vb_model_close(m);
     m = open_tiny("moonlight"); /* rows of 80 numbers: there is nothing to quantize */
     check_types(m, "golden/tiny/moonlight", as_q8_0, "BF16", "none");
@@ -367,7 +376,8 @@ TEST(copies_in_modules_are_left_out_and_noted)
     assert_null(find(p, "blk.3.nextn.embed_tokens.weight"));
     assert_null(find(p, "blk.3.nextn.shared_head_head.weight"));
     assert_non_null(find(p, "blk.3.nextn.eh_proj.weight"));
-    assert_true(noted(p, "left out: embed_tokens of 1 of 1 MTP modules") && noted(p, "left out: shared_head.head of 1 of 1"));
+    assert_true(noted(p, "left out: embed_tokens of 1 of 1 MTP modules") &&
+                noted(p, "left out: shared_head.head of 1 of 1"));
     gguf_plan_close(p);
     vb_model_close(m);
 }
@@ -388,21 +398,26 @@ TEST(what_the_format_cannot_say_is_refused)
 {
     CANNOT("v3", m->config.moe_layer_freq = 2, "moe_layer_freq 2 cannot be said in a GGUF file");
     CANNOT("v3", m->config.rope_interleave = 0, "rope_interleave 0 cannot be said");
-    CANNOT("v3", m->config.rope_mscale_all_dim = 0.707, "mscale is 1 and mscale_all_dim 0.707: a GGUF file has one number for both");
+    CANNOT("v3", m->config.rope_mscale_all_dim = 0.707,
+           "mscale is 1 and mscale_all_dim 0.707: a GGUF file has one number for both");
     CANNOT("v3", m->config.scoring_func = SCORING_SOFTMAX, "scoring_func sigmoid and topk_method noaux_tc go together");
     CANNOT("v3", m->config.topk_method = TOPK_GREEDY, "scoring_func sigmoid and topk_method noaux_tc go together");
     CANNOT("v3", m->config.routed_scaling_factor = 2.5000000001, "routed_scaling_factor is 2.5000000001");
     CANNOT("v3", m->config.rms_norm_eps = 1e-60, "rms_norm_eps is 1e-60");
-    CANNOT("v3", m->config.rope_mscale = m->config.rope_mscale_all_dim = 0.123456789012, "mscale_all_dim is 0.123456789012");
-    CANNOT("glm5", m->config.indexer_rope_interleave = 0, "indexer_rope_interleave 0 with the shared layer 2 cannot be said in a GGUF file "
-                                                          "of architecture deepseek32");
-    CANNOT("v32", m->config.first_k_dense_replace = 4, "a model without experts cannot be said in a GGUF file of architecture deepseek32");
-    CANNOT("v32", m->config.scoring_func = SCORING_SOFTMAX, "in a GGUF file of architecture deepseek32 scoring_func sigmoid and");
+    CANNOT("v3", m->config.rope_mscale = m->config.rope_mscale_all_dim = 0.123456789012,
+           "mscale_all_dim is 0.123456789012");
+    CANNOT("glm5", m->config.indexer_rope_interleave = 0,
+           "indexer_rope_interleave 0 with the shared layer 2 cannot be said in a GGUF file "
+           "of architecture deepseek32");
+    CANNOT("v32", m->config.first_k_dense_replace = 4,
+           "a model without experts cannot be said in a GGUF file of architecture deepseek32");
+    CANNOT("v32", m->config.scoring_func = SCORING_SOFTMAX,
+           "in a GGUF file of architecture deepseek32 scoring_func sigmoid and");
 }
 
 /* `name` [row, col] of a copy of v3-mtp3 is not a number. */
-static void check_broken(const char *name, size_t cols, size_t row, size_t col, int infinite, const struct gguf_write_options *o,
-                         const char *wanted)
+static void check_broken(const char *name, size_t cols, size_t row, size_t col, int infinite,
+                         const struct gguf_write_options *o, const char *wanted)
 {
     char dir[64], path[128];
     copy_checkpoint(dir, "golden/tiny/v3-mtp3");
@@ -427,12 +442,16 @@ TEST(a_weight_that_no_block_holds_is_named)
     check_broken("model.layers.2.mlp.experts.4.up_proj.weight", 64, 3, 60, 1, &as_q4_0,
                  "model.layers.2.mlp.experts.4.up_proj.weight [3,60] is inf, which Q4_0 cannot hold");
     check_broken(kv_b, 32, 32 + 16 + 7, 9, 0, &as_q8_0, "kv_b_proj.weight [55,9] is nan, which Q8_0");
-    check_broken(kv_b, 32, 3, 9, 0, &as_q8_0, "kv_b_proj.weight [3,9] is nan, wanted a finite number"); /* rows of 16 keys are kept */
+    /* rows of 16 keys are kept */
+    check_broken(kv_b, 32, 3, 9, 0, &as_q8_0, "kv_b_proj.weight [3,9] is nan, wanted a finite number");
     check_broken("lm_head.weight", 64, 100, 63, 0, &as_bf16, "lm_head.weight [100,63] is nan, wanted a finite number");
     check_broken("lm_head.weight", 64, 100, 63, 1, &as_f32, "lm_head.weight [100,63] is inf, wanted a finite number");
-    check_broken("model.embed_tokens.weight", 64, 7, 1, 0, &as_q4_0, "embed_tokens.weight [7,1] is nan, wanted a finite number");
-    check_broken("model.layers.1.mlp.gate.weight", 64, 2, 31, 0, &as_q4_0, "mlp.gate.weight [2,31] is nan, wanted a finite number");
-    check_broken("model.norm.weight", 64, 0, 60, 0, &as_q4_0, "output_norm.weight [0,60] is nan, wanted a finite number");
+    check_broken("model.embed_tokens.weight", 64, 7, 1, 0, &as_q4_0,
+                 "embed_tokens.weight [7,1] is nan, wanted a finite number");
+    check_broken("model.layers.1.mlp.gate.weight", 64, 2, 31, 0, &as_q4_0,
+                 "mlp.gate.weight [2,31] is nan, wanted a finite number");
+    check_broken("model.norm.weight", 64, 0, 60, 0, &as_q4_0,
+                 "output_norm.weight [0,60] is nan, wanted a finite number");
     check_broken("lm_head.weight", 64, 100, 63, 0, &as_q8_0, "lm_head.weight [100,63] is nan");
 }
 
@@ -511,8 +530,10 @@ static void fail_each(const char *from, long some)
             code = gguf_plan_write(p, fd, path, 2, NULL, NULL, &err);
         gguf_plan_close(p);
         close(fd);
-        if (code != (fail < 0 ? VB_OK : VB_NO_MEMORY) || c.alive || (code && (!*err.message || strchr(err.message, '\n'))))
-            fail_msg("%s, allocation %ld fails: code %d, \"%s\", %ld blocks are left", from, fail, code, err.message, c.alive);
+        if (code != (fail < 0 ? VB_OK : VB_NO_MEMORY) || c.alive ||
+            (code && (!*err.message || strchr(err.message, '\n'))))
+            fail_msg("%s, allocation %ld fails: code %d, \"%s\", %ld blocks are left", from, fail, code, err.message,
+                     c.alive);
         all = fail < 0 ? c.requests : all;
     }
     m->allocator_copy = (vb_allocator){0};

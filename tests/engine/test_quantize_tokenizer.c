@@ -1,5 +1,5 @@
-/* tests/engine/test_quantize_tokenizer.c -- what `quantize` makes of a tokenizer: a file that has one gives the ids of the directory,
- * and one that GGUF cannot say is left out and noted. Runs in the repository's root. */
+/* tests/engine/test_quantize_tokenizer.c -- what `quantize` makes of a tokenizer: a file that has one gives the ids of
+ * the directory, and one that GGUF cannot say is left out and noted. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <fcntl.h>
@@ -101,22 +101,27 @@ TEST(the_file_has_the_ids_of_the_directory)
 
 static json_t *pre_tokenizer(const char *pattern)
 {
-    return json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]}", "type", "Sequence", "pretokenizers", "type", "Split",
-                     "pattern", "Regex", pattern, "behavior", "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0,
-                     "use_regex", 0);
+    return json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]}", "type", "Sequence", "pretokenizers", "type",
+                     "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
+                     "add_prefix_space", 0, "use_regex", 0);
 }
 
 /* The words of a name, said with other patterns, are found; words that no name has are not. */
 TEST(how_words_are_cut_is_found_by_trial)
 {
     static const char gpt2[] = "(?:'(?:s|t|re|ve|m|ll|d))| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-    static const char glm[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-                              "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-    static const char kimi[] = "\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
-                               "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
-                               "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-    static const char tekken[] = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
-                                 "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[/\\n\\r]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    static const char
+        glm[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+                "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    static const char kimi[] = "\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{"
+                               "Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
+                               "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n"
+                               "\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'"
+                               "ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    static const char
+        tekken[] = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+                   "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+|\\p{N}| "
+                   "?[^\\s\\p{L}\\p{N}]+[/\\n\\r]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const struct {
         const char *pattern, *name;
         int ignore_merges;
@@ -129,8 +134,10 @@ TEST(how_words_are_cut_is_found_by_trial)
         {kimi, NULL, 0},
         {glm, NULL, 0},
         {"'s|'t|'re|'ve|'m|'ll| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", NULL, 0}, /* no 'd */
-        {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{200d}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{200d}]+|\\s+(?!\\S)|\\s+", NULL, 0},
-        {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{2e3b}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{2e3b}]+|\\s+(?!\\S)|\\s+", NULL, 0},
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{200d}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{200d}]+|\\s+(?!\\S)|\\s+", NULL,
+         0},
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{2e3b}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{2e3b}]+|\\s+(?!\\S)|\\s+", NULL,
+         0},
         {"\\p{N}{1,2}", NULL, 0},
     };
     if (!have_tale())
@@ -187,7 +194,8 @@ TEST(the_file_has_the_ids_of_tiktoken_model)
         write_file(dir, names[i], data, size);
         vb_free(NULL, data);
     }
-    change(dir, "tokenizer_config.json", "added_tokens_decoder", "1094", NULL); /* [UNK] and [PAD], the last two with a name */
+    change(dir, "tokenizer_config.json", "added_tokens_decoder", "1094", NULL); /* [UNK] and [PAD], the last two with a
+                                                                                   name */
     change(dir, "tokenizer_config.json", "added_tokens_decoder", "1095", NULL);
     struct result r = quantize(dir, 0);
     if (!r.plan->pre)
@@ -225,7 +233,8 @@ TEST(the_file_has_the_ids_of_tiktoken_model)
 
 TEST(the_file_has_the_ids_of_tekken_json)
 {
-    static const char *const texts[] = {"Hi, camelCase HTTPServer 2024\n\n  \u00c9T\u00c9 the river was low", "<s>[INST]Hi[/INST]</s><SPECIAL_20>"};
+    static const char *const texts[] = {"Hi, camelCase HTTPServer 2024\n\n  \u00c9T\u00c9 the river was low",
+                                        "<s>[INST]Hi[/INST]</s><SPECIAL_20>"};
     char dir[64], path[128], *data;
     size_t size;
     if (!have_tale())
@@ -321,7 +330,8 @@ TEST(special_ids_and_the_template_are_there)
     assert_int_equal(r.plan->num_notes, 0);
     done(&r);
     change(dir, "tokenizer_config.json", "", "chat_template",
-           json_pack("[{s:s,s:s},{s:s,s:s}]", "name", "tool_use", "template", "no", "name", "default", "template", "{{ yes }}"));
+           json_pack("[{s:s,s:s},{s:s,s:s}]", "name", "tool_use", "template", "no", "name", "default", "template",
+                     "{{ yes }}"));
     r = quantize(dir, 4);
     check_key(r.path, "tokenizer.chat_template", "{{ yes }}", 0);
     assert_true(noted(&r, "of 4 end tokens the file has 3"));
@@ -332,7 +342,8 @@ TEST(special_ids_and_the_template_are_there)
     OK(tokenizer_open(&t, dir, NULL, &err));
     int end = tokenizer_eos(t);
     tokenizer_close(t);
-    change(dir, "generation_config.json", "", "eos_token_id", json_pack("[i,i]", 1, end)); /* the tokenizer's own comes first */
+    change(dir, "generation_config.json", "", "eos_token_id", json_pack("[i,i]", 1, end)); /* the tokenizer's own comes
+                                                                                              first */
     r = quantize(dir, 0);
     check_key(r.path, "tokenizer.chat_template", "{{ short }}", 0);
     check_key(r.path, "tokenizer.ggml.eos_token_id", NULL, end);

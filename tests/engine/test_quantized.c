@@ -1,5 +1,6 @@
-/* tests/engine/test_quantized.c -- quantized weights: the engine computes what the reference does, of every type of a GGUF file and
- * whatever is mixed in it, and in the precisions q8 and q4 that quantize other weights. Runs in the repository's root. */
+/* tests/engine/test_quantized.c -- quantized weights: the engine computes what the reference does, of every type of a
+ * GGUF file and whatever is mixed in it, and in the precisions q8 and q4 that quantize other weights. Runs in the
+ * repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -45,7 +46,8 @@ static int expanded; /* nonzero: all rows are computed with prefill expanded */
 
 static void engine_rows(const vb_model *m, const int32_t *tokens, struct rows *r)
 {
-    vb_session_options o = {.context = (int32_t)r->n, .threads = 1, .prefill_chunk = 7, .prefill = expanded ? "expanded" : NULL};
+    vb_session_options o = {.context = (int32_t)r->n, .threads = 1, .prefill_chunk = 7,
+                            .prefill = expanded ? "expanded" : NULL};
     vb_session *s = open_session(m, &o, tokens, r->n);
     memset(r->at, 0, r->all * sizeof *r->at);
     OK(vb_evaluate(s, r->depths, take_row, r, &err));
@@ -59,7 +61,8 @@ static void take_logits(void *context, const struct reference_value *v)
         memcpy(r->at, v->data, (size_t)v->rows * r->V * sizeof *r->at);
 }
 
-static void reference_rows(const struct reference *ref, struct reference_options o, const int32_t *tokens, struct rows *r)
+static void reference_rows(const struct reference *ref, struct reference_options o, const int32_t *tokens,
+                           struct rows *r)
 {
     o.hook = take_logits;
     o.hook_context = r;
@@ -79,7 +82,8 @@ struct subject {
 static int by_size(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : 1; }
 
 /* How far perturbed runs are: the median, for in some of them a token goes to another expert, and they tell nothing. */
-static double spread_of(const struct subject *s, struct reference_options o, const int32_t *tokens, const struct rows *exact)
+static double spread_of(const struct subject *s, struct reference_options o, const int32_t *tokens,
+                        const struct rows *exact)
 {
     struct rows r = new_rows(s->m, exact->n);
     double far[RUNS];
@@ -93,9 +97,10 @@ static double spread_of(const struct subject *s, struct reference_options o, con
     return far[RUNS / 2];
 }
 
-/* A whole text. Of some ten thousand numbers that are rounded to a step of their group, one or another lies so near to a tie
- * that f32's error turns it, which moves the sums by a step times a weight, and so turns others: here, and in the reference's
- * perturbed runs, which move what they round by more than f32 errs (reference.h). The bound is 8 times their spread. */
+/* A whole text. Of some ten thousand numbers that are rounded to a step of their group, one or another lies so near to
+ * a tie that f32's error turns it, which moves the sums by a step times a weight, and so turns others: here, and in the
+ * reference's perturbed runs, which move what they round by more than f32 errs (reference.h). The bound is 8 times
+ * their spread. */
 static void compare_text(const struct subject *s)
 {
     int32_t tokens[LONG];
@@ -106,18 +111,20 @@ static void compare_text(const struct subject *s)
     engine_rows(s->m, tokens, &r);
     double within = distance(r.at, exact.at, r.all) / spread;
     if (getenv("VERBOSE"))
-        print_message("%-30s %-4s %d tokens: engine %.2f times the spread %.3g\n", s->path, s->precision, LONG, within, spread);
+        print_message("%-30s %-4s %d tokens: engine %.2f times the spread %.3g\n", s->path, s->precision, LONG, within,
+                      spread);
     if (!(within <= 8.0))
-        fail_msg("%s, %s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8", s->path,
-                 s->precision, within);
+        fail_msg("%s, %s: the engine is %.3g times as far from the reference as perturbed references, allowed are 8",
+                 s->path, s->precision, within);
     free(exact.at);
     free(r.at);
 }
 
-/* Many prompts of three tokens. In most of them no rounding is turned: some thousand numbers are rounded, and one in some
- * thirty thousand lies within f32's error, 2^-22 of its group's largest, of one of the ties, 2^-7 of it apart. There the
- * engine is as near as f32 brings it, 8 spreads of a reference that rounds no x, a thousand times nearer than rounding moves the
- * result. A rounding that is missing, one too many, or a wrong sum moves every prompt: so a third is enough. */
+/* Many prompts of three tokens. In most of them no rounding is turned: some thousand numbers are rounded, and one in
+ * some thirty thousand lies within f32's error, 2^-22 of its group's largest, of one of the ties, 2^-7 of it apart.
+ * There the engine is as near as f32 brings it, 8 spreads of a reference that rounds no x, a thousand times nearer than
+ * rounding moves the result. A rounding that is missing, one too many, or a wrong sum moves every prompt: so a third is
+ * enough. */
 static void compare_prompts(const struct subject *s)
 {
     int32_t tokens[SHORT];
@@ -139,14 +146,14 @@ static void compare_prompts(const struct subject *s)
     for (size_t p = 0; p < PROMPTS; p++)
         near += far[p] <= bound;
     if (getenv("VERBOSE"))
-        print_message("%-30s %-4s %zu of %d prompts within %.3g; rounding x changes each by %.3g or more\n", s->path, s->precision,
-                      near, PROMPTS, bound, nearest_change);
+        print_message("%-30s %-4s %zu of %d prompts within %.3g; rounding x changes each by %.3g or more\n", s->path,
+                      s->precision, near, PROMPTS, bound, nearest_change);
     if (near < PROMPTS / 3)
-        fail_msg("%s, %s: only %zu of %d prompts are within %.3g of the reference, what f32 may cost", s->path, s->precision, near,
-                 PROMPTS, bound);
+        fail_msg("%s, %s: only %zu of %d prompts are within %.3g of the reference, what f32 may cost", s->path,
+                 s->precision, near, PROMPTS, bound);
     if (!(nearest_change > 100.0 * bound)) /* else it would not be seen whether the engine rounds at all */
-        fail_msg("%s, %s: a prompt is changed by %.3g only, rounding in f32 by up to %.3g", s->path, s->precision, nearest_change,
-                 bound);
+        fail_msg("%s, %s: a prompt is changed by %.3g only, rounding in f32 by up to %.3g", s->path, s->precision,
+                 nearest_change, bound);
     free(exact.at);
     free(plain.at);
     free(r.at);
@@ -200,9 +207,10 @@ TEST(the_engine_computes_what_the_reference_does_of_mixed_types)
     static const struct quantized_model models[] = {
         {.name = "unsplit", .types = {"Q8_0", "Q4_0", "Q5_1"}, .embedding = "Q5_1", .gate = "Q8_0"},
         {.name = "half-1", .types = {"Q5_0", "BF16", "Q4_0"}, .k_b = "Q5_1", .v_b = "BF16"},
-        {.name = "half-2", .types = {"F16", "Q8_0", "F32"}, .k_b = "F16", .v_b = "Q5_0", .embedding = "Q8_0", .tied = 1},
-        {.name = "large", .types = {"Q4_K", "Q6_K", "F32", "Q5_K"}, .k_b = "Q8_0", .v_b = "Q6_K", .embedding = "Q6_K", .tied = 1,
-         .large = 1},
+        {.name = "half-2", .types = {"F16", "Q8_0", "F32"}, .k_b = "F16", .v_b = "Q5_0", .embedding = "Q8_0",
+         .tied = 1},
+        {.name = "large", .types = {"Q4_K", "Q6_K", "F32", "Q5_K"}, .k_b = "Q8_0", .v_b = "Q6_K", .embedding = "Q6_K",
+         .tied = 1, .large = 1},
         {.name = "unsplit-large", .types = {"Q5_K", "Q4_K", "BF16"}, .embedding = "Q4_K", .gate = "Q6_K", .large = 1},
     };
     static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
@@ -212,7 +220,7 @@ TEST(the_engine_computes_what_the_reference_does_of_mixed_types)
                 compare_file(&models[i], precisions[k], 1);
 }
 
-/* ---- the file that NumPy has computed too ---------------------------------------------------------------------------- */
+/* ---- the file that NumPy has computed too ------------------------------------------------------------------------ */
 
 #define EVERY_TYPE "golden/gguf/quantized.gguf"
 
@@ -265,19 +273,23 @@ TEST(the_engine_computes_what_the_reference_does_of_that_file_in_every_precision
         compare(EVERY_TYPE, precisions[i]);
 }
 
-/* Latents are quantized for values; keys are computed from decoded weights, and neither queries nor latents are quantized for them. */
+/* Latents are quantized for values; keys are computed from decoded weights, and neither queries nor latents are
+ * quantized for them. */
 TEST(with_prefill_expanded_the_engine_computes_what_the_reference_does)
 {
     expanded = 1;
     compare(EVERY_TYPE, "f32");
     compare("golden/tiny/v3-mtp3", "q4");
-    compare_file(&(struct quantized_model){.name = "half", .types = {"Q5_0", "BF16", "Q4_0"}, .k_b = "Q5_1", .v_b = "BF16"}, "bf16", 1);
+    compare_file(&(struct quantized_model){.name = "half", .types = {"Q5_0", "BF16", "Q4_0"}, .k_b = "Q5_1",
+                                           .v_b = "BF16"},
+                 "bf16", 1);
     expanded = 0;
 }
 
 /* ---- other checkpoints ------------------------------------------------------------------------------------------- */
 
-/* Of their odd widths some are no multiple of 32 (in v2 and moonlight all): what is summed over them stays as it is stored. */
+/* Of their odd widths some are no multiple of 32 (in v2 and moonlight all): what is summed over them stays as it is
+ * stored. */
 TEST(the_engine_computes_what_the_reference_does_in_q8_and_q4)
 {
     static const char *const names[] = {"v3-mtp3", "v3", "v2-lite", "glm"};
@@ -295,7 +307,8 @@ TEST(the_engine_computes_what_the_reference_does_in_q8_and_q4)
 #define DRAFTED 12 /* tokens before a draft */
 #define K 4
 
-/* A draft is only an argmax: those are compared whose margin is above what a turned rounding does, and no later ones. */
+/* A draft is only an argmax: those are compared whose margin is above what a turned rounding does, and no later
+ * ones. */
 static size_t compare_drafts(const struct subject *s, uint64_t seed, size_t method)
 {
     int32_t tokens[DRAFTED], next, have[VB_MAX_DRAFT], want[K], n;
@@ -303,7 +316,8 @@ static size_t compare_drafts(const struct subject *s, uint64_t seed, size_t meth
     double *logits = calloc(K * V, sizeof *logits);
     assert_non_null(logits);
     random_tokens(s->m, seed, tokens, DRAFTED);
-    vb_session_options o = {.context = DRAFTED + K + 1, .threads = 1, .drafting.method = mtp_method(method), .drafting.tokens = K};
+    vb_session_options o = {.context = DRAFTED + K + 1, .threads = 1, .drafting.method = mtp_method(method),
+                            .drafting.tokens = K};
     vb_session *session = open_session(s->m, &o, tokens, DRAFTED);
     OK(vb_draft(session, &next, have, &n, &err));
     vb_session_close(session);
@@ -317,8 +331,8 @@ static size_t compare_drafts(const struct subject *s, uint64_t seed, size_t meth
         if (best - second < 0.05 * fabs(best))
             break;
         if (have[k] != want[k])
-            fail_msg("%s, %s, %s: draft %d is %d, the reference has %d", s->path, s->precision, mtp_method(method), k + 1,
-                     (int)have[k], (int)want[k]);
+            fail_msg("%s, %s, %s: draft %d is %d, the reference has %d", s->path, s->precision, mtp_method(method),
+                     k + 1, (int)have[k], (int)want[k]);
     }
     free(logits);
     return equal;

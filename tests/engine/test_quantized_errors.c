@@ -1,5 +1,5 @@
-/* tests/engine/test_quantized_errors.c -- quantized weights that are wrong, each one sentence: types, shapes, scales, numbers that no
- * block holds. Runs in the repository's root. */
+/* tests/engine/test_quantized_errors.c -- quantized weights that are wrong, each one sentence: types, shapes, scales,
+ * numbers that no block holds. Runs in the repository's root. */
 #include "tests/support/quantized.h"
 #include "tests/support/engine_support.h"
 
@@ -125,7 +125,8 @@ TEST(a_tensor_of_another_type_or_shape_is_told)
         {"model.layers.0.self_attn.k_b_proj_transposed.weight", TYPE_F32, 2, {512, 32}, 512 * 32 * 4, VB_BAD_CHECKPOINT,
          "f.gguf: model.layers.0.self_attn.k_b_proj_transposed.weight is there twice, also in f.gguf", NULL},
         {"model.layers.1.self_attn.k_b_proj.weight", Q8_0, 2, {64, 256}, 64 * 8 * 34, VB_BAD_CHECKPOINT,
-         "f.gguf: model.layers.1.self_attn.k_b_proj.weight has no place in the model of the metadata (tensors left over: 1)", NULL},
+         "f.gguf: model.layers.1.self_attn.k_b_proj.weight has no place in the model of the metadata (tensors left "
+         "over: 1)", NULL},
     };
     char dir[64], path[128];
     make_dir(dir);
@@ -140,15 +141,18 @@ TEST(a_tensor_of_another_type_or_shape_is_told)
     remove_dir(dir);
 }
 
-/* A file whose tensors have the names of the binder: no quantized matrix where numbers are wanted, and the other way round. */
+/* A file whose tensors have the names of the binder: no quantized matrix where numbers are wanted, and the other way
+ * round. */
 TEST(parts_of_kv_b_have_the_types_that_kernels_take)
 {
     static const struct change cases[][2] = {
         {{"model.layers.1.self_attn.k_b_proj_transposed.weight", TYPE_F32, 2, {512, 32}, 512 * 32 * 4, VB_UNSUPPORTED,
-          "f.gguf: model.layers.1.self_attn.k_b_proj_transposed.weight is F32, wanted a quantized type", "blk.1.attn_kv_b.weight"},
+          "f.gguf: model.layers.1.self_attn.k_b_proj_transposed.weight is F32, wanted a quantized type",
+          "blk.1.attn_kv_b.weight"},
          {"model.layers.1.self_attn.v_b_proj.weight", Q8_0, 2, {64, 256}, 64 * 8 * 34, 0, NULL, NULL}},
         {{"model.layers.1.self_attn.k_b_proj.weight", Q8_0, 2, {64, 256}, 64 * 8 * 34, VB_UNSUPPORTED,
-          "f.gguf: model.layers.1.self_attn.k_b_proj.weight is Q8_0, wanted no quantized type", "blk.1.attn_kv_b.weight"},
+          "f.gguf: model.layers.1.self_attn.k_b_proj.weight is Q8_0, wanted no quantized type",
+          "blk.1.attn_kv_b.weight"},
          {"model.layers.1.self_attn.v_b_proj.weight", Q8_0, 2, {64, 256}, 64 * 8 * 34, 0, NULL, NULL}},
     };
     char dir[64], path[128];
@@ -177,9 +181,11 @@ TEST(types_without_kernels_are_refused_by_name)
     make_dir(dir);
     snprintf(path, sizeof path, "%s/f.gguf", dir);
     for (size_t i = 0; i < COUNT(types); i++) {
-        struct change c = {"blk.0.ffn_gate.weight", types[i].id, 2, {256, 256}, 256 * 256 / types[i].numbers * types[i].bytes, 0, NULL, NULL};
+        struct change c = {"blk.0.ffn_gate.weight", types[i].id, 2, {256, 256},
+                           256 * 256 / types[i].numbers * types[i].bytes, 0, NULL, NULL};
         write_changed(dir, &c, 1);
-        snprintf(wanted, sizeof wanted, "f.gguf: blk.0.ffn_gate.weight is %s; supported are F32, F16, BF16, Q4_0, ", types[i].name);
+        snprintf(wanted, sizeof wanted, "f.gguf: blk.0.ffn_gate.weight is %s; supported are F32, F16, BF16, Q4_0, ",
+                 types[i].name);
         REFUSED(open_path(path, NULL, &err), VB_UNSUPPORTED, wanted);
     }
     remove_dir(dir);
@@ -215,13 +221,16 @@ TEST(a_scale_that_is_no_number_is_told_with_its_block)
         {"output.weight", 34 * 8 * 5 + 34 * 2, "f.gguf: lm_head.weight, block 2 of row 5: its scale d is not finite"},
         {"blk.1.attn_q_a.weight", 18 * 8 * 63 + 18 * 7,
          "f.gguf: model.layers.1.self_attn.q_a_proj.weight, block 7 of row 63: its scale d is not finite"},
-        {"blk.0.attn_output.weight", 22, "f.gguf: model.layers.0.self_attn.o_proj.weight, block 1 of row 0: its scale d is not finite"},
+        {"blk.0.attn_output.weight", 22,
+         "f.gguf: model.layers.0.self_attn.o_proj.weight, block 1 of row 0: its scale d is not finite"},
         {"blk.1.attn_q_b.weight", 24 * 2 + 2,
          "f.gguf: model.layers.1.self_attn.q_b_proj.weight, block 0 of row 1: its minimum m is not finite"},
         {"blk.1.ffn_up_exps.weight", 144 * (32 + 3) + 2,
          "f.gguf: model.layers.1.mlp.experts.1.up_proj.weight, block 0 of row 3: its scale dmin is not finite"},
-        {"blk.0.ffn_up.weight", 176 * 9, "f.gguf: model.layers.0.mlp.up_proj.weight, block 0 of row 9: its scale d is not finite"},
-        {"token_embd.weight", 210 * 95 + 208, "f.gguf: model.embed_tokens.weight, block 0 of row 95: its scale d is not finite"},
+        {"blk.0.ffn_up.weight", 176 * 9,
+         "f.gguf: model.layers.0.mlp.up_proj.weight, block 0 of row 9: its scale d is not finite"},
+        {"token_embd.weight", 210 * 95 + 208,
+         "f.gguf: model.embed_tokens.weight, block 0 of row 95: its scale d is not finite"},
         {"blk.0.attn_k_b.weight", 34 * 300,
          "f.gguf: model.layers.0.self_attn.k_b_proj_transposed.weight, block 0 of row 300: its scale d is not finite"},
     };
@@ -244,7 +253,8 @@ TEST(a_scale_that_is_no_number_is_told_with_its_block)
 /* The exponent of d is in two of the four pieces: all its bits are ones, or all but one. */
 TEST(a_scale_of_iq1_m_that_is_no_number_is_told_with_its_block)
 {
-    static const unsigned char pieces[][2] = {{0xc0, 0x70}, {0x80, 0x70}, {0x40, 0x70}, {0xc0, 0x60}, {0xc0, 0x30}, {0xf0, 0xf0}};
+    static const unsigned char pieces[][2] = {{0xc0, 0x70}, {0x80, 0x70}, {0x40, 0x70}, {0xc0, 0x60}, {0xc0, 0x30},
+                                              {0xf0, 0xf0}};
     char dir[64], path[128], *bytes;
     size_t size;
     make_dir(dir);
@@ -281,7 +291,8 @@ TEST(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block)
     size_t size;
     make_dir(dir);
     snprintf(path, sizeof path, "%s/f.gguf", dir);
-    write_quantized(dir, "f.gguf", (struct quantized_model){.name = "f", .types = {"MXFP4"}, .k_b = "MXFP4", .v_b = "MXFP4"});
+    write_quantized(dir, "f.gguf",
+                    (struct quantized_model){.name = "f", .types = {"MXFP4"}, .k_b = "MXFP4", .v_b = "MXFP4"});
     for (int exponent = 252; exponent < 256; exponent++) {
         struct gguf *g;
         vb_model *m;
@@ -295,8 +306,10 @@ TEST(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block)
         write_file(dir, "f.gguf", bytes, size);
         vb_free(NULL, bytes);
         OK(vb_model_open(&m, path, NULL, &err));
-        snprintf(wanted, sizeof wanted, "f.gguf: model.layers.0.self_attn.o_proj.weight, block 0 of row 5: its scale has the exponent %d, "
-                 "wanted at most 252", exponent);
+        snprintf(wanted, sizeof wanted,
+                 "f.gguf: model.layers.0.self_attn.o_proj.weight, block 0 of row 5: its scale has the exponent %d, "
+                 "wanted at most 252",
+                 exponent);
         if (exponent > 252)
             REFUSED(model_check(m, NULL, NULL, &err), VB_BAD_CHECKPOINT, wanted);
         else
@@ -321,10 +334,11 @@ TEST(a_scale_that_is_no_number_ends_the_run)
                 vb_model *m;
                 write_patched(dir, &spots[i]);
                 OK(vb_model_open(&m, path, &(vb_model_options){.repack = off ? "off" : "on"}, &err));
-                vb_session *s = open_session(m, &(vb_session_options){.isa = *isa, .context = 16}, prompt, COUNT(prompt));
+                vb_session *s = open_session(m, &(vb_session_options){.isa = *isa, .context = 16}, prompt,
+                                             COUNT(prompt));
                 vb_result r;
-                REFUSED(vb_generate(s, &(vb_generate_options){.max_tokens = 4, .ignore_eos = 1}, &r, &err), VB_NOT_FINITE,
-                        "not finite");
+                REFUSED(vb_generate(s, &(vb_generate_options){.max_tokens = 4, .ignore_eos = 1}, &r, &err),
+                        VB_NOT_FINITE, "not finite");
                 vb_session_close(s);
                 vb_model_close(m);
             }
@@ -372,11 +386,13 @@ static void check_expert_scales(const char *path, const char *list)
     OK(gguf_open(&g, path, NULL, &err));
     OK(checkpoint_open(&c, path, NULL, &err));
     const struct gguf_tensor *all = gguf_find_tensor(g, list);
-    assert_true(all && all->shape[0] == 4 && memcmp(all->data, (const char *)all->data + sizeof(float), sizeof(float)) != 0);
+    assert_true(all && all->shape[0] == 4 &&
+                memcmp(all->data, (const char *)all->data + sizeof(float), sizeof(float)) != 0);
     for (int e = 0; e < 4; e++) {
         snprintf(name, sizeof name, "model.layers.1.mlp.experts.%d.down_proj.weight_scale_2", e);
         const struct tensor *t = checkpoint_find(c, name);
-        if (!t || t->bytes != sizeof(float) || memcmp(t->data, (const char *)all->data + (size_t)e * sizeof(float), sizeof(float)))
+        if (!t || t->bytes != sizeof(float) ||
+            memcmp(t->data, (const char *)all->data + (size_t)e * sizeof(float), sizeof(float)))
             fail_msg("%s is not number %d of %s", name, e, list);
     }
     checkpoint_close(c);
@@ -394,7 +410,9 @@ TEST(scales_of_nvfp4_matrices_that_are_wrong_are_refused)
     for (int i = 0; i < 3; i++) {
         struct gguf *g;
         vb_model *m;
-        write_quantized(dir, "f.gguf", (struct quantized_model){.name = "f", .types = {"NVFP4"}, .k_b = "NVFP4", .v_b = "NVFP4", .large = 1});
+        write_quantized(dir, "f.gguf",
+                        (struct quantized_model){.name = "f", .types = {"NVFP4"}, .k_b = "NVFP4", .v_b = "NVFP4",
+                                                 .large = 1});
         OK(vb_read_file(NULL, path, &bytes, &size, &err));
         OK(gguf_parse(&g, bytes, size, "f", NULL, &err));
         const struct gguf_tensor *t = gguf_find_tensor(g, "blk.0.attn_v_b.scale");
@@ -416,7 +434,8 @@ TEST(scales_of_nvfp4_matrices_that_are_wrong_are_refused)
         } else {
             REFUSED(vb_model_open(&m, path, NULL, &err), VB_BAD_CHECKPOINT,
                     i ? "f.gguf: blk.1.ffn_down_exps.scale is not one F32 number for each expert"
-                      : "f.gguf: model.layers.0.self_attn.v_b_proj.weight_scale_2 is 0, wanted a finite number above 0");
+                      : "f.gguf: model.layers.0.self_attn.v_b_proj.weight_scale_2 is 0, wanted a finite number above "
+                        "0");
         }
     }
     remove_dir(dir);

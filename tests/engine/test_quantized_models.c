@@ -1,5 +1,5 @@
-/* tests/engine/test_quantized_models.c -- quantized weights in a model: what a GGUF file of every type computes, what a directory computes in
- * precisions q8 and q4, and that panels change no bit. Runs in the repository's root. */
+/* tests/engine/test_quantized_models.c -- quantized weights in a model: what a GGUF file of every type computes, what a
+ * directory computes in precisions q8 and q4, and that panels change no bit. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <fcntl.h>
@@ -69,8 +69,8 @@ static void check_part(const struct golden *g, const json_t *fact, size_t prompt
         fail_msg("%s: %g away from NumPy, perturbed runs of NumPy are up to %g", name, away, spread);
 }
 
-/* The bound is measured, as in tests/engine/test_truth.c: runs of NumPy whose every number is moved by up to half an f32 ulp. The prompts stay
- * away from the middle between two integers, so that all of them quantize x alike. */
+/* The bound is measured, as in tests/engine/test_truth.c: runs of NumPy whose every number is moved by up to half an
+ * f32 ulp. The prompts stay away from the middle between two integers, so that all of them quantize x alike. */
 static void check_truth(const vb_model *m)
 {
     json_t *facts = golden_json("quantized"), *fact;
@@ -111,8 +111,8 @@ static void check_settings(const char *what, const vb_model *a, const vb_model *
     static const struct {
         int threads, chunk, K;
         const char *draft;
-    } settings[] = {{1, 0, 0, "none"}, {2, 1, 0, "none"}, {3, 7, 0, "none"}, {2, 0, 3, "mtp-vanilla"}, {1, 5, 2, "mtp-eagle"},
-                    {2, 0, 15, "eagle-keep"}};
+    } settings[] = {{1, 0, 0, "none"}, {2, 1, 0, "none"}, {3, 7, 0, "none"}, {2, 0, 3, "mtp-vanilla"},
+                    {1, 5, 2, "mtp-eagle"}, {2, 0, 15, "eagle-keep"}};
     static struct record plain, other;
     int32_t prompt[20];
     char setting[128];
@@ -120,11 +120,13 @@ static void check_settings(const char *what, const vb_model *a, const vb_model *
     run_plain(a, NULL, prompt, COUNT(prompt), 16, &plain);
     for (const char *const *first = isas_here(), *const *isa = first; *isa && (all || isa == first); isa++)
         for (size_t i = 0; i < COUNT(settings); i++) {
-            vb_session_options o = {.isa = *isa, .exact_threads = 1, .threads = settings[i].threads, .prefill_chunk = settings[i].chunk,
-                                    .drafting.method = settings[i].draft, .drafting.tokens = settings[i].K, .context = 64};
+            vb_session_options o = {.isa = *isa, .exact_threads = 1, .threads = settings[i].threads,
+                                    .prefill_chunk = settings[i].chunk, .drafting.method = settings[i].draft,
+                                    .drafting.tokens = settings[i].K, .context = 64};
             if (settings[i].K && !vb_mtp_modules(b))
                 continue;
-            snprintf(setting, sizeof setting, "%s, %s, %d threads, chunk %d, %s", what, *isa, o.threads, o.prefill_chunk, o.drafting.method);
+            snprintf(setting, sizeof setting, "%s, %s, %d threads, chunk %d, %s", what, *isa, o.threads,
+                     o.prefill_chunk, o.drafting.method);
             run(b, &o, prompt, COUNT(prompt), 16, &other);
             check_same(setting, &plain, &other);
         }
@@ -172,7 +174,8 @@ TEST(a_directory_in_q8_or_q4_gives_the_bits_of_its_quantized_file)
     static const struct {
         const char *precision;
         struct gguf_write_options as;
-    } ways[] = {{"q8", {GGUF_AS_Q8_0, GGUF_AS_STORED, GGUF_AS_Q8_0}}, {"q4", {GGUF_AS_Q4_0, GGUF_AS_STORED, GGUF_AS_Q4_0}}};
+    } ways[] = {{"q8", {GGUF_AS_Q8_0, GGUF_AS_STORED, GGUF_AS_Q8_0}},
+                {"q4", {GGUF_AS_Q4_0, GGUF_AS_STORED, GGUF_AS_Q4_0}}};
     char dir[64], what[64];
     make_dir(dir);
     for (size_t i = 0; i < COUNT(models) - !have_tale(); i++)
@@ -181,11 +184,14 @@ TEST(a_directory_in_q8_or_q4_gives_the_bits_of_its_quantized_file)
             int32_t prompt[30];
             const char *path = quantized(dir, models[i], ways[w].as);
             vb_model *of[] = {open_so(models[i], ways[w].precision, "on"), open_so(models[i], ways[w].precision, "off"),
-                              open_so(path, NULL, "on"), open_so(path, NULL, "off"), open_so(path, ways[w].precision, NULL)};
+                              open_so(path, NULL, "on"), open_so(path, NULL, "off"),
+                              open_so(path, ways[w].precision, NULL)};
             random_tokens(of[0], 3, prompt, COUNT(prompt));
             run_plain(of[0], NULL, prompt, COUNT(prompt), 12, &plain);
             for (size_t k = 1; k < COUNT(of); k++) {
-                vb_session_options o = {.exact_threads = 1, .threads = 2, .drafting.method = vb_mtp_modules(of[k]) ? "mtp-vanilla" : "none", .context = 60};
+                vb_session_options o = {.exact_threads = 1, .threads = 2,
+                                        .drafting.method = vb_mtp_modules(of[k]) ? "mtp-vanilla" : "none",
+                                        .context = 60};
                 snprintf(what, sizeof what, "%s, %s, model %zu", models[i], ways[w].precision, k);
                 run(of[k], &o, prompt, COUNT(prompt), 12, &other);
                 check_same(what, &plain, &other);
@@ -225,7 +231,8 @@ static void check_heads(const struct config *c, const struct mla *a, const struc
     size_t keys = (size_t)(a->uk_transposed ? c->kv_lora_rank : c->qk_nope_head_dim), values = (size_t)c->v_head_dim;
     assert_int_equal(a->uk_transposed, b->uk_transposed);
     for (size_t h = 0; h < (size_t)c->num_attention_heads; h++) {
-        struct weight_view x = weight_rows(&a->w_uk, h * a->uk_stride, keys), y = weight_rows(&b->w_uk, h * b->uk_stride, keys);
+        struct weight_view x = weight_rows(&a->w_uk, h * a->uk_stride, keys),
+                           y = weight_rows(&b->w_uk, h * b->uk_stride, keys);
         check_numbers("W_uk", &x, &y);
         x = weight_rows(&a->w_uv, h * a->uv_stride, values);
         y = weight_rows(&b->w_uv, h * b->uv_stride, values);
@@ -294,7 +301,8 @@ static const struct tensor *stored(const vb_model *m, const char *name)
 TEST(every_quantized_tensor_has_its_place)
 {
     vb_model *on = open_so(EVERY_TYPE, NULL, NULL), *off = open_so(EVERY_TYPE, NULL, "off");
-    const struct mla *a = &off->layers[0].self_attn, *old = &off->layers[1].self_attn, *last = &off->mtp[0].layer.self_attn;
+    const struct mla *a = &off->layers[0].self_attn, *old = &off->layers[1].self_attn,
+                     *last = &off->mtp[0].layer.self_attn;
     const struct weight_view *o = &on->layers[1].self_attn.o_proj, *gate = &off->mtp[0].layer.moe.gate;
 
     assert_ptr_equal(a->w_uk.data, stored(off, "model.layers.0.self_attn.k_b_proj_transposed.weight")->data);
@@ -308,15 +316,18 @@ TEST(every_quantized_tensor_has_its_place)
     assert_ptr_equal(old->w_uv.data, (const char *)kv_b->data + 32 * (256 / 32 * 18));
     assert_true(on->layers[1].self_attn.w_uv.panels && on->layers[1].self_attn.uv_stride == 32);
 
-    assert_true(!last->uk_transposed && last->w_uk.type == WEIGHT_F16 && last->uk_stride == 32 && last->w_uv.type == WEIGHT_Q8_0);
+    assert_true(!last->uk_transposed && last->w_uk.type == WEIGHT_F16 && last->uk_stride == 32 &&
+                last->w_uv.type == WEIGHT_Q8_0);
     assert_int_equal(gate->type, WEIGHT_F32); /* the router's, Q8_0 in the file: never quantized arithmetic */
     assert_true(on->layers[0].self_attn.q_a_proj.type == WEIGHT_Q4_K && !on->layers[0].self_attn.q_a_proj.panels);
     assert_true(o->type == WEIGHT_Q8_0 && o->panels && stored(on, "model.layers.1.self_attn.o_proj.weight")->copied);
-    assert_true(on->embed_tokens.type == WEIGHT_Q6_K && on->embed_tokens.data == stored(on, "model.embed_tokens.weight")->data);
+    assert_true(on->embed_tokens.type == WEIGHT_Q6_K &&
+                on->embed_tokens.data == stored(on, "model.embed_tokens.weight")->data);
     assert_true(!stored(on, "model.embed_tokens.weight")->copied && on->lm_head.panels);
 
     size_t copies = 64 * 256 * 4 + 4 * 256 * 4; /* W_uk of the old layer, the router; norms are as small in both */
-    assert_true(off->widened_bytes == on->widened_bytes && off->widened_bytes > copies && off->widened_bytes < copies + 20000);
+    assert_true(off->widened_bytes == on->widened_bytes && off->widened_bytes > copies &&
+                off->widened_bytes < copies + 20000);
     assert_int_equal(off->copied_bytes, 64 * 256 * 4);
     assert_int_equal(on->copied_bytes, 64 * 256 * 4 + on->repacked_bytes);
     vb_model_close(off);

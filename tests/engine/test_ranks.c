@@ -1,5 +1,5 @@
-/* tests/engine/test_ranks.c -- several ranks compute the same bits as one process. The ranks are threads of this program
- * (tests/support/ranks.h). The expected results come from runs without ranks. Runs in the repository's root. */
+/* tests/engine/test_ranks.c -- several ranks compute the same bits as one process. The ranks are threads of this
+ * program (tests/support/ranks.h). The expected results come from runs without ranks. Runs in the repository's root. */
 #include "tests/support/batch.h"
 #include "tests/support/engine_support.h"
 #include "tests/support/ranks.h"
@@ -20,8 +20,8 @@ static vb_model *open_on(vb_ranks *ranks, const char *dir, const char *precision
 }
 
 /* Runs a prompt on a group of ranks, and compares the run with the same run in one process. */
-static void check_run(const char *what, const struct group_options *g, const char *dir, const char *precision, const char *cache,
-                      const vb_session_options *o)
+static void check_run(const char *what, const struct group_options *g, const char *dir, const char *precision,
+                      const char *cache, const vb_session_options *o)
 {
     static struct record alone, together;
     struct group *group;
@@ -57,8 +57,10 @@ TEST(each_checkpoint_has_the_same_bits_on_several_ranks)
             g.weights[r] = i % 4 == 3 ? 1 + (uint32_t)(i + r) % 3 : 1;
             g.isa[r] = isas[(i + r) % num_isas];
         }
-        vb_session_options o = {.threads = 1 + i % 2, .isa = isas[i % num_isas], .prefill_chunk = i % 2 ? 5 : 0, .prefill = i % 5 == 4 ? "expanded" : NULL,
-                                .drafting = {.method = method, .tokens = 1 + i % 5, .settings = strcmp(method, "ngram") ? NULL : "ngram-min=1"},
+        vb_session_options o = {.threads = 1 + i % 2, .isa = isas[i % num_isas], .prefill_chunk = i % 2 ? 5 : 0,
+                                .prefill = i % 5 == 4 ? "expanded" : NULL,
+                                .drafting = {.method = method, .tokens = 1 + i % 5,
+                                             .settings = strcmp(method, "ngram") ? NULL : "ngram-min=1"},
                                 .sampling = {.temperature = i % 2 ? 1.0f : 0.0f, .seed = 3}};
         const char *precision = precisions[(i + i / (int)COUNT(paths)) % 4];
         snprintf(what, sizeof what, "%s, %s, %d ranks, %s, rank 0 has %s", paths[p], precision, g.count, method, o.isa);

@@ -1,5 +1,5 @@
-/* tests/engine/test_ranks_bytes.c -- what ranks exchange and have in memory is what docs/RANKS.md says and `verbatim plan` computes. Runs in
- * the repository's root. */
+/* tests/engine/test_ranks_bytes.c -- what ranks exchange and have in memory is what docs/RANKS.md says and `verbatim
+ * plan` computes. Runs in the repository's root. */
 #include "engine/pass/plan.h"
 #include "tests/support/layout_checkpoint.h"
 #include "tests/support/ranks.h"
@@ -35,9 +35,11 @@ static void look_at(struct opened *o, const char *what, double gathers, double b
 {
     vb_ranks_facts(o->ranks, o->after);
     for (int r = 0; r < o->count; r++) {
-        double seen[] = {(double)(o->after[r].gathers - o->before[r].gathers), (double)(o->after[r].bytes - o->before[r].bytes)};
+        double seen[] = {(double)(o->after[r].gathers - o->before[r].gathers),
+                         (double)(o->after[r].bytes - o->before[r].bytes)};
         if (seen[0] != gathers || seen[1] != bytes)
-            fail_msg("%s: %.0f exchanges of %.0f bytes on rank %d, wanted %.0f of %.0f", what, seen[0], seen[1], r, gathers, bytes);
+            fail_msg("%s: %.0f exchanges of %.0f bytes on rank %d, wanted %.0f of %.0f", what, seen[0], seen[1], r,
+                     gathers, bytes);
         char host[] = {'h', 'o', 's', 't', '-', (char)('0' + r), 0};
         assert_string_equal(o->after[r].host, host);
         assert_true(o->after[r].seconds >= o->before[r].seconds && o->after[r].resident_bytes > 0);
@@ -105,23 +107,28 @@ static struct op_ranks split_of(const struct group_options *g, uint64_t before[M
     return (struct op_ranks){.count = g->count, .before = before};
 }
 
-/* The weights of a rank are its rows of the matrices that are divided, and what every rank has. test_plan compares exchanges with the plan. */
+/* The weights of a rank are its rows of the matrices that are divided, and what every rank has. test_plan compares
+ * exchanges with the plan. */
 TEST(each_rank_has_as_many_bytes_of_weights_as_planned)
 {
-    static const char *const paths[] = {"golden/tiny/glm", "golden/tiny/v2", "golden/tiny/v2-lite", "golden/tiny/mistral4", "golden/tiny/moonlight",
-                                        "golden/tiny/glm5", "golden/tiny/gigachat", "golden/tiny/youtu", NULL}; /* FP8 scales are not counted */
+    /* FP8 scales are not counted */
+    static const char *const paths[] = {"golden/tiny/glm", "golden/tiny/v2", "golden/tiny/v2-lite",
+                                        "golden/tiny/mistral4", "golden/tiny/moonlight", "golden/tiny/glm5",
+                                        "golden/tiny/gigachat", "golden/tiny/youtu", NULL};
     static const enum layout layouts[] = {LAYOUT_BF16, LAYOUT_I4, LAYOUT_NVFP4, LAYOUT_MXFP4};
     static const struct group_options groups[] = {{.count = 2}, {.count = 3, .weights = {2, 1, 1}}, {.count = 5}};
     for (size_t i = 0; i < COUNT(paths) + 7; i++) {
         char dir[64];
         int is_made = i + 1 >= COUNT(paths);
-        const char *precision = precisions[i % 2]; /* copies in q8 and q4 have other sizes: of kv_b, one part is copied */
+        const char *precision = precisions[i % 2]; /* copies in q8 and q4 have other sizes: of kv_b, one part is
+                                                      copied */
         const struct group_options *g = &groups[i % COUNT(groups)];
         uint64_t before[MOST_GROUP + 1] = {0};
         struct op_ranks split = split_of(g, before);
         vb_model *alone = NULL;
         if (is_made)
-            layout_checkpoint(dir, (struct layout_checkpoint){.layout = layouts[i % 4], .no_q_lora = i % 2, .tied = i % 3 == 0});
+            layout_checkpoint(dir, (struct layout_checkpoint){.layout = layouts[i % 4], .no_q_lora = i % 2,
+                                                              .tied = i % 3 == 0});
         else
             snprintf(dir, sizeof dir, "%s", paths[i]);
         OK(vb_model_open(&alone, dir, &(vb_model_options){.precision = precision}, &err));
@@ -130,8 +137,8 @@ TEST(each_rank_has_as_many_bytes_of_weights_as_planned)
         for (int rank = 0; rank < g->count; rank++) {
             struct plan_memory memory = plan_memory(alone, &split, rank, 1, alone->num_mtp);
             if ((double)o.after[rank].weight_bytes != memory.own + memory.whole)
-                fail_msg("%s, %s: rank %d has %zu bytes of weights, the plan says %.0f and %.0f", dir, precision, rank, o.after[rank].weight_bytes,
-                         memory.own, memory.whole);
+                fail_msg("%s, %s: rank %d has %zu bytes of weights, the plan says %.0f and %.0f", dir, precision, rank,
+                         o.after[rank].weight_bytes, memory.own, memory.whole);
         }
         vb_model_close(o.m);
         vb_ranks_facts(o.ranks, o.after);

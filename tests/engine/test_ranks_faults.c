@@ -1,5 +1,5 @@
-/* tests/engine/test_ranks_faults.c -- an error on one of several ranks is reported on rank 0, and nothing hangs or leaks. Runs in the
- * repository's root. With --all: more allocations fail. */
+/* tests/engine/test_ranks_faults.c -- an error on one of several ranks is reported on rank 0, and nothing hangs or
+ * leaks. Runs in the repository's root. With --all: more allocations fail. */
 #include "tests/support/ranks.h"
 
 #include <stdatomic.h>
@@ -26,7 +26,8 @@ static int open_all(struct opened *o, vb_ranks *ranks, const vb_allocator *a, co
 {
     vb_session_options so = {.context = 40, .threads = 1, .drafting = {.method = "mtp-eagle", .tokens = 3}};
     *o = (struct opened){0};
-    int code = vb_model_open(&o->m, MODEL, &(vb_model_options){.allocator = *a, .precision = precision, .ranks = ranks}, err);
+    int code = vb_model_open(&o->m, MODEL, &(vb_model_options){.allocator = *a, .precision = precision, .ranks = ranks},
+                             err);
     if (!code)
         code = vb_model_open(&o->draft, "golden/tiny/v3", &(vb_model_options){.allocator = *a, .ranks = ranks}, err);
     if (!code)
@@ -77,7 +78,8 @@ static void no_memory_on(int rank, const char *precision)
         if (fail >= 0 && fail < before) {
             group_refused(&g, VB_NO_MEMORY, &why);
             if (!strstr(why.message, where) || c.alive)
-                fail_msg("allocation %ld of rank %d fails: \"%s\", %ld blocks are left", fail, rank, why.message, c.alive);
+                fail_msg("allocation %ld of rank %d fails: \"%s\", %ld blocks are left", fail, rank, why.message,
+                         c.alive);
             continue;
         }
         vb_ranks *ranks = group_open(&group, &g);
@@ -85,7 +87,8 @@ static void no_memory_on(int rank, const char *precision)
         int code = open_all(&o, ranks, rank ? &none : &g.allocator[0], precision, &why);
         if (fail < 0)
             total = c.requests;
-        else if (code != VB_NO_MEMORY || why.code != code || (rank && !strstr(why.message, where)) || strchr(why.message, '\n'))
+        else if (code != VB_NO_MEMORY || why.code != code || (rank && !strstr(why.message, where)) ||
+                 strchr(why.message, '\n'))
             fail_msg("allocation %ld of rank %d fails: code %d, \"%s\"", fail, rank, code, why.message);
         close_all(&o);
         OK(open_all(&o, ranks, rank ? &none : &g.allocator[0], precision, &err)); /* the group is as before */
@@ -110,7 +113,8 @@ TEST(each_allocation_of_a_rank_fails_in_turn_and_the_group_goes_on)
 
 TEST(each_allocation_of_rank_0_fails_in_turn_and_the_group_goes_on) { no_memory_on(0, "f32"); }
 
-/* In a pass, a rank cannot wait for the others. vb_ranks_follow returns its error, and the program ends all ranks (tools/mpi/mpi.c). */
+/* In a pass, a rank cannot wait for the others. vb_ranks_follow returns its error, and the program ends all ranks
+ * (tools/mpi/mpi.c). */
 static void end_all(int rank, const vb_error *err)
 {
     printf("rank %d: %s\n", rank, err->message);
@@ -158,7 +162,8 @@ TEST(a_rank_without_memory_for_a_pass_ends_the_program)
 
 /* After rank 0's message, rank 1 waits until the other ranks have opened the model; then it replaces a file. */
 static struct swapping {
-    atomic_long message, count[RANKS]; /* number of the exchange that is the message, from 1; exchanges that each rank has begun */
+    atomic_long message, count[RANKS]; /* number of the exchange that is the message, from 1; exchanges that each rank
+                                          has begun */
     const char *dir, *name;
     const char *data;
     size_t size;
@@ -194,7 +199,8 @@ static void refuse_another(const char *name, const char *text, const char *other
     assert_non_null(at);
     if (text)
         memcpy(at, other, strlen(other));
-    for (; !text && at < data + size; at += 60) /* another checkpoint of the same shapes; few weights alone would not be noticed */
+    for (; !text && at < data + size; at += 60) /* another checkpoint of the same shapes; few weights alone would not be
+                                                   noticed */
         *at ^= 1;
     swapping = (struct swapping){.dir = dir, .name = name, .data = data, .size = size};
     vb_ranks *ranks = group_open(&group, &g);
@@ -229,19 +235,26 @@ static void refuse_all(vb_model *m, struct notes *n, void *context)
     note(n, 1, "done");
     if (!m->ranks)
         return;
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 20, .prefill = "onednn"}, &err), VB_BAD_ARGUMENT, "prefill onednn is for one process");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 20, .prefill = "expanded", .tap = see_tap, .tap_scores = 1}, &err), VB_BAD_ARGUMENT,
-            "no taps of scores with prefill expanded");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 20, .prefill = "onednn"}, &err), VB_BAD_ARGUMENT,
+            "prefill onednn is for one process");
+    REFUSED(vb_session_open(&s, m,
+                            &(vb_session_options){.context = 20, .prefill = "expanded", .tap = see_tap,
+                                                  .tap_scores = 1},
+                            &err),
+            VB_BAD_ARGUMENT, "no taps of scores with prefill expanded");
     REFUSED(vb_model_lock(m, &err), VB_BAD_ARGUMENT, "weights cannot be locked on several ranks");
-    REFUSED(vb_quantize_open(&q, m, MODEL, &(vb_quantize_options){.type = "q8_0"}, &err), VB_BAD_ARGUMENT, "a GGUF file is written by one process");
+    REFUSED(vb_quantize_open(&q, m, MODEL, &(vb_quantize_options){.type = "q8_0"}, &err), VB_BAD_ARGUMENT,
+            "a GGUF file is written by one process");
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 20, .isa = "none"}, &err), VB_BAD_ARGUMENT, "none");
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = -1}, &err), VB_BAD_ARGUMENT, "context");
     assert_true(!s && !q);
     OK(vb_session_open(&s, m, &(vb_session_options){.context = 20, .stop = see_nothing}, &err));
     vb_session_close(s);
     vb_model *other = NULL;
-    REFUSED(vb_model_open(&other, MODEL, &(vb_model_options){.ranks = m->ranks, .numa = "bind"}, &err), VB_BAD_ARGUMENT, "numa bind is for one process");
-    REFUSED(vb_model_open(&other, MODEL, &(vb_model_options){.ranks = m->ranks, .precision = "f8"}, &err), VB_BAD_ARGUMENT, "f8");
+    REFUSED(vb_model_open(&other, MODEL, &(vb_model_options){.ranks = m->ranks, .numa = "bind"}, &err), VB_BAD_ARGUMENT,
+            "numa bind is for one process");
+    REFUSED(vb_model_open(&other, MODEL, &(vb_model_options){.ranks = m->ranks, .precision = "f8"}, &err),
+            VB_BAD_ARGUMENT, "f8");
     REFUSED(vb_model_open(&other, "golden/tiny", &(vb_model_options){.ranks = m->ranks}, &err), VB_IO, "golden/tiny");
 }
 
@@ -268,7 +281,8 @@ TEST(a_model_describes_itself_as_in_one_process)
 {
     static const char *const dirs[] = {MODEL, "golden/tiny/moonlight", "golden/gguf/quantized.gguf"};
     for (size_t i = 0; i < COUNT(dirs); i++)
-        check_scenario(dirs[i], dirs[i], &(vb_model_options){0}, &(struct group_options){.count = 3}, describe, i == 2 ? &all : NULL);
+        check_scenario(dirs[i], dirs[i], &(vb_model_options){0}, &(struct group_options){.count = 3}, describe,
+                       i == 2 ? &all : NULL);
 }
 
 TEST(groups_that_cannot_be_are_refused)

@@ -1,12 +1,13 @@
-/* tests/engine/test_ranks_replay.c -- records all exchanges of a group of ranks, and then runs each rank alone: it receives the recorded bytes of
- * the other ranks, and must send its own recorded bytes. The record may come from another kind of processor, so this also tests groups of
- * different processors, under an emulator. Runs in the repository's root. Without arguments, records and replays on each instruction set of
- * this machine.
+/* tests/engine/test_ranks_replay.c -- records all exchanges of a group of ranks, and then runs each rank alone: it
+ * receives the recorded bytes of the other ranks, and must send its own recorded bytes. The record may come from
+ * another kind of processor, so this also tests groups of different processors, under an emulator. Runs in the
+ * repository's root. Without arguments, records and replays on each instruction set of this machine.
  *
  *     test_ranks_replay record DIR         writes a model and all exchanges of a group to DIR
  *     test_ranks_replay replay DIR RANK    runs this rank alone
  *
- * Format of DIR/exchanges: for each exchange the offsets, [RANKS + 1] numbers of 8 bytes, then the bytes of all ranks. */
+ * Format of DIR/exchanges: for each exchange the offsets, [RANKS + 1] numbers of 8 bytes, then the bytes of all
+ * ranks. */
 #include "tests/support/layout_checkpoint.h"
 #include "tests/support/ranks.h"
 
@@ -29,8 +30,11 @@ static void compute(vb_ranks *ranks, const char *dir, const char *isa)
         vb_model_options o = {.precision = precisions[i % 4], .cache_type = caches[i % 4], .ranks = ranks};
         OK(vb_model_open(&m, i < COUNT(precisions) ? model : "golden/tiny/v32", &o, &err));
         random_tokens(m, 4, prompt, COUNT(prompt));
-        run(m, &(vb_session_options){.context = 40, .threads = 1, .isa = isa, .prefill_chunk = 5, .prefill = i == 1 ? "expanded" : NULL,
-                                     .drafting = {.method = "mtp-eagle", .tokens = 2}}, prompt, COUNT(prompt), 5, &r);
+        run(m,
+            &(vb_session_options){.context = 40, .threads = 1, .isa = isa, .prefill_chunk = 5,
+                                  .prefill = i == 1 ? "expanded" : NULL,
+                                  .drafting = {.method = "mtp-eagle", .tokens = 2}},
+            prompt, COUNT(prompt), 5, &r);
         vb_model_close(m);
     }
 }
@@ -90,14 +94,15 @@ static void all_gather(void *context, void *buffer, const size_t *offset)
         fail_msg("rank %d makes exchange %ld, which was not recorded", p->rank, p->exchanges);
     for (int i = 0; i <= RANKS; i++)
         if (was[i] != offset[i])
-            fail_msg("rank %d, exchange %ld: offset %d is %zu, was %" PRIu64, p->rank, p->exchanges, i, offset[i], was[i]);
+            fail_msg("rank %d, exchange %ld: offset %d is %zu, was %" PRIu64, p->rank, p->exchanges, i, offset[i],
+                     was[i]);
     char *bytes = malloc(offset[RANKS] + 1);
     assert_non_null(bytes);
     assert_int_equal(fread(bytes, 1, offset[RANKS], p->f), offset[RANKS]);
     for (size_t i = own; i < end; i++)
         if (bytes[i] != ((char *)buffer)[i])
-            fail_msg("rank %d, exchange %ld: byte %zu of its %zu is %02x, was %02x", p->rank, p->exchanges, i - own, end - own,
-                     (unsigned char)((char *)buffer)[i], (unsigned char)bytes[i]);
+            fail_msg("rank %d, exchange %ld: byte %zu of its %zu is %02x, was %02x", p->rank, p->exchanges, i - own,
+                     end - own, (unsigned char)((char *)buffer)[i], (unsigned char)bytes[i]);
     memcpy(buffer, bytes, offset[RANKS]);
     free(bytes);
 }
@@ -108,7 +113,8 @@ static void replay(const char *dir, int rank, const char *isa)
     char host[16] = "host-";
     host[5] = (char)('0' + rank);
     vb_ranks *ranks = NULL;
-    vb_ranks_options o = {.rank = rank, .count = RANKS, .weights = weights, .all_gather = all_gather, .context = &p, .host = host, .threads = 1, .isa = isa};
+    vb_ranks_options o = {.rank = rank, .count = RANKS, .weights = weights, .all_gather = all_gather, .context = &p,
+                          .host = host, .threads = 1, .isa = isa};
     OK(vb_ranks_open(&ranks, &o, &err));
     if (rank)
         OK(vb_ranks_follow(ranks, &err));

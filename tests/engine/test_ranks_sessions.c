@@ -1,5 +1,5 @@
-/* tests/engine/test_ranks_sessions.c -- sessions, batches and files on several ranks have the bits that they have in one process. Runs in
- * the repository's root. With --all: on more models and groups. */
+/* tests/engine/test_ranks_sessions.c -- sessions, batches and files on several ranks have the bits that they have in
+ * one process. Runs in the repository's root. With --all: on more models and groups. */
 #include "tests/support/batch.h"
 #include "tests/support/layout_checkpoint.h"
 #include "tests/support/ranks.h"
@@ -7,7 +7,8 @@
 
 static int all;
 
-static const struct group_options two = {.count = 2}, three = {.count = 3, .weights = {2, 1, 3}}, five = {.count = 5, .weights = {1, 1, 1, 1, 1}, .threads = 2};
+static const struct group_options two = {.count = 2}, three = {.count = 3, .weights = {2, 1, 3}},
+                                  five = {.count = 5, .weights = {1, 1, 1, 1, 1}, .threads = 2};
 
 static void check(const char *what, const char *dir, const vb_model_options *o, scenario *compute, void *context)
 {
@@ -21,7 +22,8 @@ static void check(const char *what, const char *dir, const vb_model_options *o, 
 
 static vb_session_options some_options(const char *method, int K)
 {
-    return (vb_session_options){.context = 90, .threads = 1, .prefill_chunk = 6, .drafting = {.method = method, .tokens = K}, .poison_cut_rows = 1};
+    return (vb_session_options){.context = 90, .threads = 1, .prefill_chunk = 6,
+                                .drafting = {.method = method, .tokens = K}, .poison_cut_rows = 1};
 }
 
 /* ---- draft methods ---- */
@@ -44,7 +46,8 @@ static void draft_with(vb_model *m, struct notes *n, void *context)
 /* The drafts, and which of them are accepted, are those of one process, too. */
 TEST(every_draft_method_drafts_the_same)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
+                                          "draft-model"};
     vb_model *small = open_tiny("v2-lite"); /* has no group: rank 0 computes it alone */
     char what[120];
     for (size_t i = 0; i < 2 * COUNT(methods); i++) {
@@ -54,8 +57,10 @@ TEST(every_draft_method_drafts_the_same)
         if (i == 11)
             o.drafting.model = small;
         else if (i % 4 == 3 && strncmp(methods[i / 2], "eagle", 5))
-            o.sampling.acceptance = i % 8 == 3 ? "rejection" : "relaxed", o.sampling.thinking_begin = 3, o.sampling.thinking_end = 4;
-        snprintf(what, sizeof what, "%s, %d drafts, %s", o.drafting.method, o.drafting.tokens, o.sampling.acceptance ? o.sampling.acceptance : "strict");
+            o.sampling.acceptance = i % 8 == 3 ? "rejection" : "relaxed", o.sampling.thinking_begin = 3,
+            o.sampling.thinking_end = 4;
+        snprintf(what, sizeof what, "%s, %d drafts, %s", o.drafting.method, o.drafting.tokens,
+                 o.sampling.acceptance ? o.sampling.acceptance : "strict");
         check(what, i % 2 ? "golden/tiny/v3-mtp3" : "golden/tiny/glm5", NULL, draft_with, &o);
     }
     vb_model_close(small);
@@ -93,7 +98,8 @@ TEST(heads_of_the_target_draft_the_same)
         vb_session_options o = some_options(methods[i % 3], 2 + (int)i % 4);
         o.drafting.head = head_of(methods[i % 3]);
         o.drafting.tree.topk = i >= 9 ? 3 : 0;
-        check(methods[i % 3], "golden/tiny/v3", &(vb_model_options){.precision = precisions[i / 3 % 3]}, i < 9 ? draft_with : draft_between, &o);
+        check(methods[i % 3], "golden/tiny/v3", &(vb_model_options){.precision = precisions[i / 3 % 3]},
+              i < 9 ? draft_with : draft_between, &o);
     }
 }
 
@@ -111,7 +117,8 @@ TEST(cuts_and_single_drafts_are_the_same)
 {
     static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/glm5"};
     for (size_t i = 0; i < COUNT(dirs); i++)
-        check("cuts", dirs[i], &(vb_model_options){.precision = i ? "bf16" : NULL, .cache_type = i ? NULL : "bf16"}, draft_between, NULL);
+        check("cuts", dirs[i], &(vb_model_options){.precision = i ? "bf16" : NULL, .cache_type = i ? NULL : "bf16"},
+              draft_between, NULL);
 }
 
 /* A draft model may be computed by the same group of ranks. */
@@ -134,7 +141,8 @@ TEST(a_draft_model_on_the_same_ranks_drafts_the_same)
 
 /* ---- draft vocabularies ---- */
 
-/* Which tokens may be drafted: some, the first ones, the last one, those of which the middle one of three ranks has none. */
+/* Which tokens may be drafted: some, the first ones, the last one, those of which the middle one of three ranks has
+ * none. */
 static vb_draft_vocab *vocab_of(vb_model *m, int which)
 {
     vb_draft_vocab *v;
@@ -170,7 +178,8 @@ TEST(tokens_of_a_list_are_drafted_the_same)
     char dir[64];
     for (int which = 0; which < 4; which++)
         for (size_t p = (size_t)which % 2; p < (all ? 4 : 3); p += all ? 1 : 2)
-            check("a list", which % 2 ? "golden/tiny/v3-mtp3" : "golden/tiny/glm5", &(vb_model_options){.precision = precisions[p]}, draft_listed, &which);
+            check("a list", which % 2 ? "golden/tiny/v3-mtp3" : "golden/tiny/glm5",
+                  &(vb_model_options){.precision = precisions[p]}, draft_listed, &which);
     layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8}); /* its module has a head of its own */
     check("FP8", dir, NULL, draft_listed, &(int){0});
     remove_dir(dir);
@@ -208,7 +217,8 @@ static void evaluate(vb_model *m, struct notes *n, void *context)
         vb_session *s = open_session(m, &o, tokens, EVALUATED);
         OK(vb_evaluate(s, vb_mtp_modules(m) ? 3 : 0, see_row, &seen, &err));
         assert_int_equal(vb_session_routes(s, &r), r.top_k > 0);
-        size_t experts = r.experts ? r.tokens * (size_t)(r.layers * r.top_k) : 0, kept = r.kept ? r.tokens * (size_t)(r.layers * r.index_topk) : 0;
+        size_t experts = r.experts ? r.tokens * (size_t)(r.layers * r.top_k) : 0,
+               kept = r.kept ? r.tokens * (size_t)(r.layers * r.index_topk) : 0;
         note_bytes(n, r.experts, experts * sizeof *r.experts, "%zu experts", experts);
         note_bytes(n, r.kept, kept * sizeof *r.kept, "%zu kept tokens", kept);
         int32_t *copies[2] = {malloc(experts * 4 + 4), malloc(kept * 4 + 4)};
@@ -238,11 +248,13 @@ static void evaluate(vb_model *m, struct notes *n, void *context)
 
 TEST(rows_of_evaluations_and_routes_are_the_same)
 {
-    static const char *const paths[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH) TINY_SHAPES(TINY_PATH)};
+    static const char *const paths[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH)
+                                            TINY_SHAPES(TINY_PATH)};
     for (size_t i = 0; i < COUNT(paths); i++)
         check(paths[i], paths[i], NULL, evaluate, i % 2 ? "expanded" : NULL);
     char dir[64];
-    layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8}); /* the MTP module of this layout has its own output head */
+    layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8}); /* the MTP module of this layout has its
+                                                                                 own output head */
     check("FP8", dir, &(vb_model_options){.precision = "bf16"}, evaluate, NULL);
     remove_dir(dir);
 }
@@ -255,8 +267,9 @@ static void run_batch(vb_model *m, struct notes *n, void *context)
 {
     static const char *const methods[] = {"mtp-eagle", "ngram", "none", "mtp-vanilla"};
     static struct job job[JOBS];
-    vb_batch_options o = {.session = {.context = 60, .threads = 1, .prefill_chunk = 9, .prefill = context, .record_routes = 1}, .max_sequences = 4,
-                          .cache_tokens = 85, .keep_finished = 2};
+    vb_batch_options o = {.session = {.context = 60, .threads = 1, .prefill_chunk = 9, .prefill = context,
+                                      .record_routes = 1},
+                          .max_sequences = 4, .cache_tokens = 85, .keep_finished = 2};
     vb_batch *b = open_batch_of(m, &o);
     vb_draft_vocab *vocabs[] = {vb_mtp_modules(m) ? vocab_of(m, 0) : NULL, vb_mtp_modules(m) ? vocab_of(m, 3) : NULL};
     int32_t shared[40];
@@ -264,7 +277,8 @@ static void run_batch(vb_model *m, struct notes *n, void *context)
     memset(job, 0, sizeof job);
     for (size_t i = 0; i < JOBS; i++) {
         job[i].sampling = (vb_sampling){.temperature = i % 2 ? 1.0f : 0.0f, .seed = i};
-        job[i].drafting = (vb_drafting){.method = methods[i % (vb_mtp_modules(m) ? 4 : 3)], .tokens = 1 + (int)i % 3, .vocab = i > 2 ? vocabs[i % 2] : NULL};
+        job[i].drafting = (vb_drafting){.method = methods[i % (vb_mtp_modules(m) ? 4 : 3)], .tokens = 1 + (int)i % 3,
+                                        .vocab = i > 2 ? vocabs[i % 2] : NULL};
         if (!vb_mtp_modules(m) && i % 3 == 0)
             job[i].drafting.method = "none";
         job[i].options = (vb_generate_options){.max_tokens = 10 + 3 * i, .ignore_eos = 1};
@@ -284,7 +298,8 @@ static void run_batch(vb_model *m, struct notes *n, void *context)
         note_bytes(n, job[i].rows, job[i].told * sizeof *job[i].rows, "rows of the prompt of job %zu", i);
     }
     static struct job again;
-    again = (struct job){.options = {.max_tokens = 6, .ignore_eos = 1}, .drafting.method = job[JOBS - 1].drafting.method, .drafting.tokens = 2};
+    again = (struct job){.options = {.max_tokens = 6, .ignore_eos = 1},
+                         .drafting.method = job[JOBS - 1].drafting.method, .drafting.tokens = 2};
     job_prompt(&again, job[JOBS - 1].tokens, job[JOBS - 1].total);
     add_job(b, m, &again);
     run_batch_to_its_end(b);
@@ -293,8 +308,8 @@ static void run_batch(vb_model *m, struct notes *n, void *context)
     note(n, state.preemptions, "preemptions");
     note(n, state.shared_tokens, "shared tokens");
     if (!state.preemptions || !state.shared_tokens || !again.result.cached_tokens)
-        fail_msg("%zu preemptions, %zu shared tokens, and %zu tokens that the conversation found", state.preemptions, state.shared_tokens,
-                 again.result.cached_tokens);
+        fail_msg("%zu preemptions, %zu shared tokens, and %zu tokens that the conversation found", state.preemptions,
+                 state.shared_tokens, again.result.cached_tokens);
     vb_batch_close(b);
     vb_draft_vocab_close(vocabs[0]);
     vb_draft_vocab_close(vocabs[1]);
@@ -311,15 +326,15 @@ TEST(batches_with_preemption_and_shared_rows_are_the_same)
 /* ---- files ---- */
 
 /* Saves a session on some ranks, and loads it on others. */
-static void hand_over(const char *dir, const vb_model_options *o, const char *method, int without_hidden, const struct group_options *saves,
-                      const struct group_options *loads)
+static void hand_over(const char *dir, const vb_model_options *o, const char *method, int without_hidden,
+                      const struct group_options *saves, const struct group_options *loads)
 {
     struct notes alone = {0}, together = {0};
     char place[64], file[96], what[200];
     make_dir(place);
     snprintf(file, sizeof file, "%s/session", place);
-    snprintf(what, sizeof what, "%s, %s, %s hidden states, from %d to %d ranks", dir, method, without_hidden ? "without" : "with",
-             saves ? saves->count : 1, loads ? loads->count : 1);
+    snprintf(what, sizeof what, "%s, %s, %s hidden states, from %d to %d ranks", dir, method,
+             without_hidden ? "without" : "with", saves ? saves->count : 1, loads ? loads->count : 1);
     for (int on_ranks = 0; on_ranks < 2; on_ranks++)
         for (int loaded = 0; loaded < 2; loaded++) {
             const struct group_options *g = on_ranks ? loaded ? loads : saves : NULL;
@@ -353,12 +368,16 @@ static void hand_over(const char *dir, const vb_model_options *o, const char *me
 
 TEST(a_saved_session_goes_on_with_any_number_of_ranks)
 {
-    static const char *const paths[] = {"golden/tiny/v3-mtp3", "golden/tiny/glm5", "golden/tiny/v3-mtp3", "golden/tiny/v32"};
-    static const char *const caches[] = {"f32", "f32", "q8", "bf16"}, *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-keep", "none"};
+    static const char *const paths[] = {"golden/tiny/v3-mtp3", "golden/tiny/glm5", "golden/tiny/v3-mtp3",
+                                        "golden/tiny/v32"};
+    static const char *const caches[] = {"f32", "f32", "q8", "bf16"}, *const methods[] = {"mtp-eagle", "mtp-vanilla",
+                                                                                          "eagle-keep", "none"};
     for (size_t i = 0; i < 8; i++) {
         const char *cache = i % 4 == 2 && i < 4 ? "bf16" : caches[i % 4];
-        vb_model_options o = {.cache_type = strcmp(cache, "q8") ? cache : "bf16", .conventions = i >= 4 ? "first-row=phantom" : NULL};
-        hand_over(paths[i % 4], &o, methods[(i + i / 4) % 4], (int)i / 2 % 2, (const struct group_options *[]){&two, &three, NULL}[i % 3],
+        vb_model_options o = {.cache_type = strcmp(cache, "q8") ? cache : "bf16",
+                              .conventions = i >= 4 ? "first-row=phantom" : NULL};
+        hand_over(paths[i % 4], &o, methods[(i + i / 4) % 4], (int)i / 2 % 2,
+                  (const struct group_options *[]){&two, &three, NULL}[i % 3],
                   (const struct group_options *[]){NULL, &five, &two, &three}[i % 4]);
     }
 }
@@ -381,8 +400,10 @@ TEST(long_prompts_on_several_threads_have_the_same_bits)
 {
     static const char *const paths[] = {"golden/tiny/v3", "golden/tiny/mistral4", "golden/tiny/v32"};
     for (size_t i = 0; i < COUNT(paths); i++)
-        check_scenario(paths[i], paths[i], &(vb_model_options){.cache_type = i == 1 ? "bf16" : NULL, .precision = i ? "q8" : NULL},
-                       &(struct group_options){.count = 2 + (int)i % 2, .threads = 3 - (int)i}, read_much, i % 2 ? "expanded" : NULL);
+        check_scenario(paths[i], paths[i],
+                       &(vb_model_options){.cache_type = i == 1 ? "bf16" : NULL, .precision = i ? "q8" : NULL},
+                       &(struct group_options){.count = 2 + (int)i % 2, .threads = 3 - (int)i}, read_much,
+                       i % 2 ? "expanded" : NULL);
 }
 
 /* ---- numbers that are not finite ---- */
@@ -404,7 +425,8 @@ static void find_bad_row(vb_model *m, struct notes *n, void *context)
 /* The weight that is not finite is in the share of one rank only. */
 TEST(logits_that_are_not_finite_are_reported_the_same)
 {
-    static const char *const tensors[] = {"model.layers.1.self_attn.o_proj.weight", "model.layers.0.mlp.down_proj.weight", "lm_head.weight"};
+    static const char *const tensors[] = {"model.layers.1.self_attn.o_proj.weight",
+                                          "model.layers.0.mlp.down_proj.weight", "lm_head.weight"};
     for (size_t i = 0; i < COUNT(tensors); i++) {
         char dir[64];
         layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_BF16});

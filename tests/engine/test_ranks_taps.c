@@ -1,5 +1,5 @@
-/* tests/engine/test_ranks_taps.c -- a tap callback on rank 0 of several ranks gets the names, shapes and bits that it gets in one process. Runs
- * in the repository's root. With --all: with more numbers of ranks. */
+/* tests/engine/test_ranks_taps.c -- a tap callback on rank 0 of several ranks gets the names, shapes and bits that it
+ * gets in one process. Runs in the repository's root. With --all: with more numbers of ranks. */
 #include "tests/support/layout_checkpoint.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny.h"
@@ -11,11 +11,14 @@ static void see(void *context, const vb_tap *t)
     struct notes *n = context;
     for (size_t i = 0; i < t->rows; i++) {
         const vb_tap_row *r = &t->row[i];
-        int32_t of_row[] = {r->sequence, r->token, r->index, r->position, r->slot, r->draft, r->hidden_of, r->hidden_depth, r->parent};
-        note_bytes(n, of_row, sizeof of_row, "pass %d, %s, layer %d, depth %d, row %zu", (int)t->pass, t->name, t->layer, t->depth, i);
+        int32_t of_row[] = {r->sequence, r->token, r->index, r->position, r->slot, r->draft, r->hidden_of,
+                            r->hidden_depth, r->parent};
+        note_bytes(n, of_row, sizeof of_row, "pass %d, %s, layer %d, depth %d, row %zu", (int)t->pass, t->name,
+                   t->layer, t->depth, i);
         for (size_t a = 0; a < t->outer; a++)
-            note_bytes(n, (const uint32_t *)t->data + i * t->stride + a * t->outer_stride, 4 * t->inner, "pass %d, %s, layer %d, row %zu, %zu of %zu x %zu",
-                       (int)t->pass, t->name, t->layer, i, a, t->outer, t->inner);
+            note_bytes(n, (const uint32_t *)t->data + i * t->stride + a * t->outer_stride, 4 * t->inner,
+                       "pass %d, %s, layer %d, row %zu, %zu of %zu x %zu", (int)t->pass, t->name, t->layer, i, a,
+                       t->outer, t->inner);
     }
 }
 
@@ -28,8 +31,9 @@ static void tap_a_run(vb_model *m, struct notes *n, void *context)
 {
     const struct taps *t = context;
     int32_t prompt[13];
-    vb_session_options o = {.context = 40, .threads = 1, .prefill_chunk = 6, .tap = t->plain ? NULL : see, .tap_context = n, .tap_scores = t->scores,
-                            .prefill = t->prefill, .drafting = {.method = vb_mtp_modules(m) ? "mtp-eagle" : "ngram", .tokens = 2}};
+    vb_session_options o = {.context = 40, .threads = 1, .prefill_chunk = 6, .tap = t->plain ? NULL : see,
+                            .tap_context = n, .tap_scores = t->scores, .prefill = t->prefill,
+                            .drafting = {.method = vb_mtp_modules(m) ? "mtp-eagle" : "ngram", .tokens = 2}};
     random_tokens(m, 5, prompt, COUNT(prompt));
     vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
     note_run(n, s, 4, "run");
@@ -42,8 +46,8 @@ static void check(const char *dir, vb_model_options o, struct taps t, int count)
     struct group_options g = {.count = count, .threads = 1 + count % 2};
     for (int r = 0; r < count && count % 2; r++)
         g.weights[r] = 1 + (uint32_t)(r * r) % 3;
-    snprintf(what, sizeof what, "%s, precision %s, %d ranks%s%s", dir, o.precision ? o.precision : "f32", count, t.scores ? ", with scores" : "",
-             t.prefill ? ", expanded" : "");
+    snprintf(what, sizeof what, "%s, precision %s, %d ranks%s%s", dir, o.precision ? o.precision : "f32", count,
+             t.scores ? ", with scores" : "", t.prefill ? ", expanded" : "");
     check_scenario(what, dir, &o, &g, tap_a_run, &t);
 }
 
@@ -52,12 +56,16 @@ static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
 /* Of 7 ranks, some have no attention head, and some no row of a matrix. */
 TEST(taps_of_each_checkpoint_are_those_of_one_process)
 {
-    static const char *const paths[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH) TINY_SHAPES(TINY_PATH)};
+    static const char *const paths[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH)
+                                            TINY_SHAPES(TINY_PATH)};
     for (size_t i = 0; i < COUNT(paths); i++) {
-        check(paths[i], (vb_model_options){.precision = precisions[i % 4]}, (struct taps){.scores = i % 2 == 0}, 2 + (int)i % 3);
-        check(paths[i], (vb_model_options){.precision = precisions[(i + 1) % 4], .cache_type = i % 3 ? "bf16" : NULL}, (struct taps){.scores = i % 2}, 7);
+        check(paths[i], (vb_model_options){.precision = precisions[i % 4]}, (struct taps){.scores = i % 2 == 0},
+              2 + (int)i % 3);
+        check(paths[i], (vb_model_options){.precision = precisions[(i + 1) % 4], .cache_type = i % 3 ? "bf16" : NULL},
+              (struct taps){.scores = i % 2}, 7);
         for (int count = 2; all && count <= 8; count++)
-            check(paths[i], (vb_model_options){.precision = precisions[(i + 2) % 4]}, (struct taps){.prefill = count % 2 ? "expanded" : NULL}, count);
+            check(paths[i], (vb_model_options){.precision = precisions[(i + 2) % 4]},
+                  (struct taps){.prefill = count % 2 ? "expanded" : NULL}, count);
     }
 }
 
@@ -67,8 +75,8 @@ TEST(taps_of_a_model_of_which_each_rank_has_a_share_are_those_of_one_process)
     for (size_t l = 0; l < LAYOUTS; l++) {
         char dir[64];
         layout_checkpoint(dir, (struct layout_checkpoint){.layout = (enum layout)l, .no_q_lora = l % 2});
-        check(dir, (vb_model_options){.precision = precisions[l % 4]}, (struct taps){.scores = l % 2 == 0, .prefill = l % 2 ? "expanded" : NULL},
-              2 + (int)l % 4);
+        check(dir, (vb_model_options){.precision = precisions[l % 4]},
+              (struct taps){.scores = l % 2 == 0, .prefill = l % 2 ? "expanded" : NULL}, 2 + (int)l % 4);
         remove_dir(dir);
     }
 }
@@ -85,7 +93,8 @@ TEST(a_session_without_taps_after_one_with_taps_has_the_same_bits)
 {
     char dir[64];
     layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8});
-    check_scenario("with and without taps", dir, &(vb_model_options){.precision = "bf16"}, &(struct group_options){.count = 3}, two_sessions, NULL);
+    check_scenario("with and without taps", dir, &(vb_model_options){.precision = "bf16"},
+                   &(struct group_options){.count = 3}, two_sessions, NULL);
     remove_dir(dir);
 }
 

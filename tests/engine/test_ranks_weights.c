@@ -1,5 +1,5 @@
-/* tests/engine/test_ranks_weights.c -- several ranks compute the bits of one process from weights of every type and in every layout. Runs in
- * the repository's root. With --all: more settings of each. */
+/* tests/engine/test_ranks_weights.c -- several ranks compute the bits of one process from weights of every type and in
+ * every layout. Runs in the repository's root. With --all: more settings of each. */
 #include "engine/export/gguf_write.h"
 #include "tests/support/layout_checkpoint.h"
 #include "tests/support/quantized.h"
@@ -47,8 +47,8 @@ static void check(const char *name, const char *dir, vb_model_options o, size_t 
 {
     char what[200];
     struct group_options g = some_group(i);
-    snprintf(what, sizeof what, "%s, precision %s, cache %s, repack %s, group %zu", name, o.precision ? o.precision : "f32",
-             o.cache_type ? o.cache_type : "f32", o.repack ? o.repack : "on", i);
+    snprintf(what, sizeof what, "%s, precision %s, cache %s, repack %s, group %zu", name,
+             o.precision ? o.precision : "f32", o.cache_type ? o.cache_type : "f32", o.repack ? o.repack : "on", i);
     check_scenario(what, dir, &o, &g, prompt_and_tokens, i % 3 == 2 ? "expanded" : NULL);
 }
 
@@ -58,11 +58,14 @@ TEST(weights_in_every_layout_give_the_same_bits_in_every_precision)
 {
     for (size_t l = 0; l < LAYOUTS; l++) {
         char dir[64];
-        layout_checkpoint(dir, (struct layout_checkpoint){.layout = (enum layout)l, .no_q_lora = l % 2, .tied = l % 3 == 1});
+        layout_checkpoint(dir,
+                          (struct layout_checkpoint){.layout = (enum layout)l, .no_q_lora = l % 2, .tied = l % 3 == 1});
         for (size_t p = 0; p < COUNT(precisions); p++)
             for (size_t c = 0; c < COUNT(caches); c++)
                 if (all || c == (l + p) % COUNT(caches))
-                    check(layout_names[l], dir, (vb_model_options){.precision = precisions[p], .cache_type = caches[c], .repack = p % 2 ? "off" : NULL},
+                    check(layout_names[l], dir,
+                          (vb_model_options){.precision = precisions[p], .cache_type = caches[c],
+                                             .repack = p % 2 ? "off" : NULL},
                           4 * l + 3 * p + c);
         remove_dir(dir);
     }
@@ -95,15 +98,18 @@ TEST(every_quantized_type_of_a_gguf_file_gives_the_same_bits)
         write_quantized(dir, "m.gguf", q);
         check(name, path, (vb_model_options){.precision = precisions[i % 2], .repack = i / 2 % 2 ? "off" : NULL}, i);
         if (all)
-            check(name, path, (vb_model_options){.precision = precisions[1 - i % 2], .repack = i / 2 % 2 ? NULL : "off", .cache_type = "bf16"}, i + 1);
+            check(name, path,
+                  (vb_model_options){.precision = precisions[1 - i % 2], .repack = i / 2 % 2 ? NULL : "off",
+                                     .cache_type = "bf16"},
+                  i + 1);
         remove_dir(dir);
     }
 }
 
 TEST(files_of_the_repository_give_the_same_bits)
 {
-    static const char *const files[] = {"golden/gguf/quantized.gguf", "golden/gguf/tiny-indexer.gguf", "golden/gguf/tiny-quantized.gguf",
-                                        "golden/gguf/tiny.gguf"};
+    static const char *const files[] = {"golden/gguf/quantized.gguf", "golden/gguf/tiny-indexer.gguf",
+                                        "golden/gguf/tiny-quantized.gguf", "golden/gguf/tiny.gguf"};
     for (size_t i = 0; i < COUNT(files); i++)
         check(files[i], files[i], (vb_model_options){.precision = precisions[i % 4]}, i);
 }
@@ -133,7 +139,8 @@ TEST(files_that_the_program_has_quantized_give_the_same_bits)
 
 /* ---- copies in files ---- */
 
-/* Ranks share one directory of copies, and find their own copies again; those of other shares, and of one process, are others. */
+/* Ranks share one directory of copies, and find their own copies again; those of other shares, and of one process, are
+ * others. */
 TEST(ranks_share_a_directory_of_copies)
 {
     char dir[64], copies[64];
@@ -141,12 +148,14 @@ TEST(ranks_share_a_directory_of_copies)
     layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_BF16});
     make_dir(copies);
     for (size_t i = 0; i < 6; i++)
-        check("copies", dir, (vb_model_options){.precision = "q8", .repack_cache = copies}, (size_t[]){0, 0, 1, 1, 5, 0}[i]);
+        check("copies", dir, (vb_model_options){.precision = "q8", .repack_cache = copies},
+              (size_t[]){0, 0, 1, 1, 5, 0}[i]);
     DIR *d = opendir(copies);
     for (struct dirent *e; (e = readdir(d));)
         files += e->d_name[0] != '.';
     closedir(d);
-    assert_int_equal(files, 1 + 2 + 3 + 2); /* of one process, and of groups 0, 1 and 5; groups 0 and 5 divide the rows between two ranks in two ways */
+    assert_int_equal(files, 1 + 2 + 3 + 2); /* of one process, and of groups 0, 1 and 5; groups 0 and 5 divide the rows
+                                               between two ranks in two ways */
     remove_dir(copies);
     remove_dir(dir);
 }
@@ -158,14 +167,16 @@ TEST(conventions_of_the_target_give_the_same_bits)
     static const struct {
         const char *dir, *list;
     } cases[] = {{"golden/tiny/v3", "gate=bf16,group-mask=zero,normaliser-eps=1e-20"},
-                 {"golden/tiny/v3", "main-hidden=pre-norm,draft-hidden=pre-norm,first-row=phantom,first-embedding=zeroed"},
+                 {"golden/tiny/v3",
+                  "main-hidden=pre-norm,draft-hidden=pre-norm,first-row=phantom,first-embedding=zeroed"},
                  {"golden/tiny/v3-mtp3", "concat=hidden-embedding,chain-module=step,module-hidden=target"},
                  {"golden/tiny/v32", "indexer-weights=bf16,latent-cache=fp8,indexer-codes=fp8,gate=bf16"},
                  {"golden/tiny/v32", "indexer-ties=highest,indexer-scores=bf16,indexer-rope=pairs,mtp-indexer=none"},
                  {"golden/tiny/glm5", "mtp-set=first,yarn=max-len"},
                  {"golden/tiny/v3", "rope-angle=f32,latent-eps=config,prefill-draft=discarded"}};
     for (size_t i = 0; i < COUNT(cases); i++)
-        check(cases[i].list, cases[i].dir, (vb_model_options){.conventions = cases[i].list, .precision = precisions[i % 4]}, i);
+        check(cases[i].list, cases[i].dir,
+              (vb_model_options){.conventions = cases[i].list, .precision = precisions[i % 4]}, i);
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
-/* tests/engine/test_reference.c -- the executable specification against NumPy and transformers (golden/truth), the decoding of
- * every code, and what must hold of any causal model. Runs in the repository's root. */
+/* tests/engine/test_reference.c -- the executable specification against NumPy and transformers (golden/truth), the
+ * decoding of every code, and what must hold of any causal model. Runs in the repository's root. */
 #include "reference/layers.h"
 
 #include <jansson.h>
@@ -64,7 +64,8 @@ TEST(fp8_weights_take_the_scale_of_their_block_and_one_rounding)
     size_t count;
     struct tensor codes = {.dtype = DTYPE_F8_E4M3, .data = golden_data(&g, "w", &count)};
     struct tensor scale = {.dtype = DTYPE_F32, .data = golden_data(&g, "w_scale_inv", &count)};
-    struct matrix w = {.tensor = &codes, .scale = &scale, .rows = 136, .cols = 264, .block_rows = 128, .block_cols = 128};
+    struct matrix w = {.tensor = &codes, .scale = &scale, .rows = 136, .cols = 264, .block_rows = 128,
+                       .block_cols = 128};
     double x[264], y[136], row[264];
     float corner[16 * 16];
     memcpy(x, golden_data(&g, "x", &count), sizeof x);
@@ -432,7 +433,8 @@ TEST(a_logit_that_is_not_finite_chooses_no_token)
 
     r = open_with_nan(dir, "model.layers.3.embed_tokens.weight"); /* the module's own copy: the target never reads it */
     assert_int_equal(reference_generate(r, NULL, prompt, 4, 2, out, &err), VB_OK);
-    assert_int_equal(reference_draft(r, NULL, prompt, 2, 100, REFERENCE_MTP_VANILLA, 2, out, NULL, &err), VB_NOT_FINITE);
+    assert_int_equal(reference_draft(r, NULL, prompt, 2, 100, REFERENCE_MTP_VANILLA, 2, out, NULL, &err),
+                     VB_NOT_FINITE);
     assert_string_equal(err.message, "the logits of draft 1 have a value that is not finite");
     assert_int_equal(reference_draft(r, NULL, prompt, 2, 100, REFERENCE_MTP_EAGLE, 2, out, NULL, &err), VB_NOT_FINITE);
     assert_int_equal(reference_draft(r, NULL, prompt, 2, 30, REFERENCE_MTP_EAGLE, 2, out, NULL, &err), VB_OK);

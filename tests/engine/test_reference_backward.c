@@ -1,7 +1,7 @@
-/* tests/engine/test_reference_backward.c -- the backward pass of each operator of the reference, against finite differences of plain
- * code in this file or of the reference's forward pass. The loss of every test is sum_i c[i] y[i], with random c. Each test says why
- * `roundings` roundings, one after the other, change a term of the loss (differences.h): a sum of n terms rounds each of them at most
- * n times, exp and log count as 2. */
+/* tests/engine/test_reference_backward.c -- the backward pass of each operator of the reference, against finite
+ * differences of plain code in this file or of the reference's forward pass. The loss of every test is sum_i c[i] y[i],
+ * with random c. Each test says why `roundings` roundings, one after the other, change a term of the loss
+ * (differences.h): a sum of n terms rounds each of them at most n times, exp and log count as 2. */
 #include "reference/backward_layers.h"
 #include "tests/support/differences.h"
 
@@ -20,12 +20,13 @@ static double weighted(size_t i, double y, double magnitude, double *size)
     return c[i] * y;
 }
 
-static void check(const char *name, double (*f)(void *context, double *size), void *context, double roundings, double *x, const double *g, size_t n)
+static void check(const char *name, double (*f)(void *context, double *size), void *context, double roundings,
+                  double *x, const double *g, size_t n)
 {
     check_differences(&(struct differences){name, f, context, roundings}, x, g, n, 1);
 }
 
-/* -- linear, norm, RoPE --------------------------------------------------------------------------------------------- */
+/* -- linear, norm, RoPE -------------------------------------------------------------------------------------------- */
 
 enum { S = 3,
        I = 4,
@@ -122,7 +123,7 @@ TEST(the_gradient_of_rope_is_that_of_differences)
     }
 }
 
-/* -- softmax, SwiGLU, embedding, cross entropy ----------------------------------------------------------------------- */
+/* -- softmax, SwiGLU, embedding, cross entropy --------------------------------------------------------------------- */
 
 enum { V = 6 };
 
@@ -152,7 +153,8 @@ TEST(the_gradient_of_softmax_is_that_of_differences)
     for (int i = 0; i < V; i++)
         p[i] = exp(o.x[i]) / sum;
     ref_back_softmax(o.dx, c, p, V);
-    check("softmax", softmax_loss, &o, 2 + 2 + V + 1 + 1 + V, o.x, o.dx, V); /* two exp, their sum, the quotient, the loss */
+    check("softmax", softmax_loss, &o, 2 + 2 + V + 1 + 1 + V, o.x, o.dx, V); /* two exp, their sum, the quotient, the
+                                                                                loss */
 }
 
 static double swiglu_loss(void *context, double *size)
@@ -218,14 +220,16 @@ TEST(the_gradient_of_cross_entropy_is_that_of_differences)
     double size = 0;
     draw(o.x, 2 * V);
     double loss = ref_cross_entropy(o.dx, o.x, o.tok, 2, V, c[0]), want = entropy_loss(&o, &size);
-    double roundings = 2 + V + 2 + 2 + 2; /* exp and its sum, which change log(sum) by as many 2^-53; log, two differences, the loss */
+    double roundings = 2 + V + 2 + 2 + 2; /* exp and its sum, which change log(sum) by as many 2^-53; log, two
+                                             differences, the loss */
     if (!(fabs(c[0] * loss - want) <= 2 * roundings * 0x1p-53 * size))
         fail_msg("the loss is %.17g, and should be %.17g", c[0] * loss, want);
     check("cross entropy", entropy_loss, &o, roundings, o.x, o.dx, 2 * V);
     for (int i = 0; i < 2 * V; i++) /* log(sum exp) must not overflow */
         o.x[i] += 1e4;
     if (!(fabs(ref_cross_entropy(NULL, o.x, o.tok, 2, V, 1) - loss) <= 1e-9))
-        fail_msg("with 10000 added to all logits, the loss is %g, and before it was %g", ref_cross_entropy(NULL, o.x, o.tok, 2, V, 1), loss);
+        fail_msg("with 10000 added to all logits, the loss is %g, and before it was %g",
+                 ref_cross_entropy(NULL, o.x, o.tok, 2, V, 1), loss);
 }
 
 /* Of equal numbers, the lowest indices are the best: in row 0 two of three are among the top 3, in row 1 one of two. */
@@ -244,7 +248,8 @@ static double soft_loss(void *context, double *size)
             target_sum += exp(targets[s * V + v]);
         }
         for (int v = 0; v < V; v++) {
-            double a = (v == o->tok[s]) * terms.data + exp(targets[s * V + v]) / target_sum * (terms.soft + is_top[s * V + v] * terms.top);
+            double a = (v == o->tok[s]) * terms.data +
+                       exp(targets[s * V + v]) / target_sum * (terms.soft + is_top[s * V + v] * terms.top);
             loss += weighted(0, a * (log(sum) - o->x[s * V + v]), a * (log(sum) + 1 + fabs(o->x[s * V + v])), size);
         }
     }
@@ -253,7 +258,8 @@ static double soft_loss(void *context, double *size)
 
 TEST(the_gradient_of_soft_targets_is_that_of_differences)
 {
-    static const struct loss_terms cases[] = {{.data = 0.5, .soft = 0.5}, {.soft = 0.1, .top = 1, .top_tokens = 3}, {.data = 0.25, .top = 2, .top_tokens = 3}};
+    static const struct loss_terms cases[] = {{.data = 0.5, .soft = 0.5}, {.soft = 0.1, .top = 1, .top_tokens = 3},
+                                              {.data = 0.25, .top = 2, .top_tokens = 3}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct vector o = {.tok = {4, 1}};
         struct reference_terms sums = {0}, shifted = {0};
@@ -261,8 +267,10 @@ TEST(the_gradient_of_soft_targets_is_that_of_differences)
         terms = cases[i];
         draw(o.x, 2 * V);
         ref_soft_cross_entropy(&sums, o.dx, o.x, targets, o.tok, 2, V, &terms, c[0]);
-        double loss = c[0] * (terms.data * sums.data + terms.soft * sums.soft + terms.top * sums.top), want = soft_loss(&o, &size);
-        /* exp and its sum, which change log(sum) by as many 2^-53; the same for p and its quotient; log, a difference, three products, the loss */
+        double loss = c[0] * (terms.data * sums.data + terms.soft * sums.soft + terms.top * sums.top),
+               want = soft_loss(&o, &size);
+        /* exp and its sum, which change log(sum) by as many 2^-53; the same for p and its quotient; log, a difference,
+         * three products, the loss */
         double roundings = 2 + V + 2 + V + 1 + 2 + 1 + 3 + 2 * V;
         if (!(fabs(loss - want) <= 2 * roundings * 0x1p-53 * size))
             fail_msg("case %zu: the loss is %.17g, and should be %.17g", i, loss, want);
@@ -271,7 +279,8 @@ TEST(the_gradient_of_soft_targets_is_that_of_differences)
             o.x[v] = targets[v] + 1e4;
         ref_soft_cross_entropy(&shifted, NULL, o.x, targets, o.tok, 2, V, &terms, 1);
         if (!(fabs(shifted.soft - sums.entropy) <= 1e-9))
-            fail_msg("case %zu: the soft loss of equal rows is %.17g, the entropy %.17g", i, shifted.soft, sums.entropy);
+            fail_msg("case %zu: the soft loss of equal rows is %.17g, the entropy %.17g", i, shifted.soft,
+                     sums.entropy);
         for (int s = 0; s < 2; s++)
             for (int v = 0; v < V; v++) {
                 double sum = 0;
@@ -310,7 +319,7 @@ TEST(the_gradient_of_smooth_l1_is_that_of_differences)
     check("smooth L1", distance_loss, &o, roundings, o.x, o.dx, 2 * V);
 }
 
-/* -- a head of attention -------------------------------------------------------------------------------------------- */
+/* -- a head of attention ------------------------------------------------------------------------------------------- */
 
 enum { H = 2,
        N = 3,
@@ -371,7 +380,8 @@ TEST(the_gradient_of_heads_of_attention_is_that_of_differences)
     draw(o.k_nope, S * H * N);
     draw(o.k_rope, S * R);
     draw(o.v, S * H * VALUE);
-    struct ref_heads x = {o.q_nope, o.q_rope, o.k_nope, o.k_rope, o.v}, d = {g.q_nope, g.q_rope, g.k_nope, g.k_rope, g.v};
+    struct ref_heads x = {o.q_nope, o.q_rope, o.k_nope, o.k_rope, o.v},
+                     d = {g.q_nope, g.q_rope, g.k_nope, g.k_rope, g.v};
     for (int h = 0; h < H; h++) {
         probabilities(p, &o, h);
         memset(dp, 0, sizeof dp);
@@ -381,8 +391,9 @@ TEST(the_gradient_of_heads_of_attention_is_that_of_differences)
             ref_back_softmax(dscores + s * S, dp + s * S, p + s * S, s + 1);
         ref_back_scores_of_head(&d, dscores, &x, SCALE, h, S, &dims);
     }
-    /* A score is a sum of N + R products, all below 1, times the scale: an error of (N + R + 2) (N + R) SCALE 2^-53. It changes exp by
-     * as much, relatively, and again by way of the sum in the denominator. Then two exp, their sum, the quotient; the sum over t, the loss */
+    /* A score is a sum of N + R products, all below 1, times the scale: an error of (N + R + 2) (N + R) SCALE 2^-53. It
+     * changes exp by as much, relatively, and again by way of the sum in the denominator. Then two exp, their sum, the
+     * quotient; the sum over t, the loss */
     double roundings = 2 * (N + R + 2) * (N + R) * SCALE + 2 + 2 + S + 1 + 1 + S + 1 + S * H * VALUE;
     check("head, q_nope", head_loss, &o, roundings, o.q_nope, g.q_nope, S * H * N);
     check("head, q_rope", head_loss, &o, roundings, o.q_rope, g.q_rope, S * H * R);
@@ -391,7 +402,7 @@ TEST(the_gradient_of_heads_of_attention_is_that_of_differences)
     check("head, v", head_loss, &o, roundings, o.v, g.v, S * H * VALUE);
 }
 
-/* -- router and experts --------------------------------------------------------------------------------------------- */
+/* -- router and experts -------------------------------------------------------------------------------------------- */
 
 enum { E = 5,
        X = 3 };
@@ -440,7 +451,8 @@ TEST(the_gradient_of_weights_of_experts_is_that_of_differences)
         for (int e = 0; e < E; e++)
             o.x[e] = fabs(random_argument(&state)) / 2 + 0.25;
         ref_back_expert_weights(&o.run, dx, c, o.experts, o.x);
-        check("weights of experts", weights_loss, &o, X + 1 + 1 + 1 + 1 + X, o.x, dx, E); /* the sum, + eps, a quotient, a product, the loss */
+        check("weights of experts", weights_loss, &o, X + 1 + 1 + 1 + 1 + X, o.x, dx, E); /* the sum, + eps, a quotient,
+                                                                                             a product, the loss */
     }
 }
 
@@ -450,7 +462,8 @@ TEST(small_scores_have_a_constant_divisor)
     struct router o = {.experts = {0, 2, 3}, .x = {0x1p-20, 0x1p-19, 0x1p-18, 0x1p-20, 0x1p-18}};
     double dx[E] = {0};
     o.run.c = &o.config;
-    o.config = (struct config){.n_routed_experts = E, .num_experts_per_tok = X, .norm_topk_prob = 1, .routed_scaling_factor = 2.5};
+    o.config = (struct config){.n_routed_experts = E, .num_experts_per_tok = X, .norm_topk_prob = 1,
+                               .routed_scaling_factor = 2.5};
     o.config.scoring_func = SCORING_SIGMOID;
     o.run.options.conventions.value[NORMALISER_EPS] = 2;
     ref_back_expert_weights(&o.run, dx, c, o.experts, o.x);

@@ -1,6 +1,6 @@
-/* tests/engine/test_reference_eagle.c -- EAGLE heads of the reference: drafts against the official code and that of speculators, gradients against PyTorch's autograd
- * (golden/truth) and finite differences, aligned depths against the drafts that they are for, and the engine's passes against the
- * reference. Runs in the repository's root. */
+/* tests/engine/test_reference_eagle.c -- EAGLE heads of the reference: drafts against the official code and that of
+ * speculators, gradients against PyTorch's autograd (golden/truth) and finite differences, aligned depths against the
+ * drafts that they are for, and the engine's passes against the reference. Runs in the repository's root. */
 #include "tests/support/autograd.h"
 #include "tests/support/differences.h"
 #include "tests/support/engine_support.h"
@@ -25,7 +25,7 @@ static struct reference_eagle *open_head(const char *dir, int version, const str
     return e;
 }
 
-/* ---- drafts ------------------------------------------------------------------------------------------------------- */
+/* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
 enum { ROWS = 12,
        STEPS = 4 };
@@ -140,8 +140,8 @@ static void engine_drafts(struct drafted *out, const vb_model *m, const char *di
     for (int32_t at = 0; at < ROWS + STEPS; at += at ? 1 : ROWS) {
         int32_t S = at ? 1 : ROWS;
         for (int32_t i = 0; i < S; i++)
-            rows[i] = (struct row){.cache = &cache, .token = at ? out->drafts[at - ROWS] : out->tokens[i], .index = at + i, .position = at + i,
-                                   .slot = kvcache_append(&cache)};
+            rows[i] = (struct row){.cache = &cache, .token = at ? out->drafts[at - ROWS] : out->tokens[i],
+                                   .index = at + i, .position = at + i, .slot = kvcache_append(&cache)};
         eagle_pass(&e, &w, rows, h, g, h, (size_t)S);
         eagle_logits(&e, &w, logits, g, (size_t)S);
         for (size_t i = 0; i < (size_t)S * 64; i++)
@@ -155,7 +155,8 @@ static void engine_drafts(struct drafted *out, const vb_model *m, const char *di
 }
 
 /* As `diff` does, takes 8 times the distance of 8 perturbed runs as the bound for an f32 program. */
-static void check_engine(const vb_model *m, const struct reference *r, const char *name, const char *dir, int version, const char *file)
+static void check_engine(const vb_model *m, const struct reference *r, const char *name, const char *dir, int version,
+                         const char *file)
 {
     static struct drafted exact, other;
     struct golden g = golden_open(file);
@@ -172,7 +173,8 @@ static void check_engine(const vb_model *m, const struct reference *r, const cha
     }
     memcpy(other.drafts, exact.drafts, sizeof other.drafts);
     engine_drafts(&other, m, dir, version);
-    if (!(distance(other.hidden, exact.hidden, y) <= 8 * hidden) || !(distance(other.logits, exact.logits, n) <= 8 * logits))
+    if (!(distance(other.hidden, exact.hidden, y) <= 8 * hidden) ||
+        !(distance(other.logits, exact.logits, n) <= 8 * logits))
         fail_msg("%s: y and logits are %.2g and %.2g away from the reference, perturbed references %.2g and %.2g", name,
                  distance(other.hidden, exact.hidden, y), distance(other.logits, exact.logits, n), hidden, logits);
     reference_eagle_close(e);
@@ -195,7 +197,7 @@ TEST(the_engines_passes_are_as_near_to_the_reference_as_f32_allows)
     reference_close(r);
 }
 
-/* ---- autograd ----------------------------------------------------------------------------------------------------- */
+/* ---- autograd ---------------------------------------------------------------------------------------------------- */
 
 /* part: a name of engine/base/loss.h, or "mixed"; perhaps "masked" before it */
 static struct loss loss_of_part(const char *part, int depths)
@@ -210,9 +212,11 @@ static struct loss loss_of_part(const char *part, int depths)
 }
 
 /* name: of the loss, as above */
-static void check_part(const struct reference_eagle *e, const char *file, const char *part, json_t *golden, const char *name)
+static void check_part(const struct reference_eagle *e, const char *file, const char *part, json_t *golden,
+                       const char *name)
 {
-    struct loss loss = loss_of_part(name, (int)json_array_size(json_object_get(json_object_get(golden, part), "losses")) - 1);
+    struct loss loss = loss_of_part(name,
+                                    (int)json_array_size(json_object_get(json_object_get(golden, part), "losses")) - 1);
     struct reference_loss_options options = {.loss = &loss};
     struct autograd_step s;
     struct reference_losses losses;
@@ -260,9 +264,10 @@ TEST(gradients_of_norms_of_speculators_are_those_of_autograd)
     reference_close(r);
 }
 
-/* ---- finite differences ------------------------------------------------------------------------------------------- */
+/* ---- finite differences ------------------------------------------------------------------------------------------ */
 
-/* An EAGLE head whose tensors the test changes, and its target. A small checkpoint has two layers, so an EAGLE-3 head has a target of golden/tiny. */
+/* An EAGLE head whose tensors the test changes, and its target. A small checkpoint has two layers, so an EAGLE-3 head
+ * has a target of golden/tiny. */
 struct moved {
     struct small target;
     struct reference *r;
@@ -277,16 +282,21 @@ struct moved {
 };
 
 static const struct small_eagle small_heads[] = {
-    {.version = 1, .target_width = 8, .target_vocab = SMALL_V, .d = 8, .heads = 4, .groups = 2, .dim = 4, .intermediate = 7, .bias = 1, .embeds = 1},
-    {.version = 1, .target_width = 8, .target_vocab = SMALL_V, .d = 8, .heads = 3, .groups = 1, .dim = 2, .intermediate = 5,
-     .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1},"},
-    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .vocab = 40, .embeds = 1},
-    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .embeds = 1,
-     .keys = "\"norm_before_residual\":true,"},
-    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .embeds = 1, .feature_norms = 1,
+    {.version = 1, .target_width = 8, .target_vocab = SMALL_V, .d = 8, .heads = 4, .groups = 2, .dim = 4,
+     .intermediate = 7, .bias = 1, .embeds = 1},
+    {.version = 1, .target_width = 8, .target_vocab = SMALL_V, .d = 8, .heads = 3, .groups = 1, .dim = 2,
+     .intermediate = 5,
+     .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,"
+             "\"beta_slow\":1},"},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4,
+     .intermediate = 5, .vocab = 40, .embeds = 1},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4,
+     .intermediate = 5, .embeds = 1, .keys = "\"norm_before_residual\":true,"},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4,
+     .intermediate = 5, .embeds = 1, .feature_norms = 1,
      .keys = "\"norm_before_residual\":true,\"norm_before_fc\":true,\"norm_output\":true,"},
-    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .embeds = 1, .feature_norms = 3,
-     .keys = "\"fc_norm\":true,"},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4,
+     .intermediate = 5, .embeds = 1, .feature_norms = 3, .keys = "\"fc_norm\":true,"},
 };
 
 static struct reference_losses losses_of(const struct moved *m, struct reference_gradients *g)
@@ -314,7 +324,8 @@ static void moved_open(struct moved *m, const struct small_eagle *c)
     small_eagle(m->dir, c, 11);
     m->e = open_head(m->dir, c->version, m->r);
     for (size_t i = 0; i < checkpoint_count(m->e->own->checkpoint); i++) {
-        struct tensor *t = (struct tensor *)(uintptr_t)checkpoint_at(m->e->own->checkpoint, i); /* the file is mapped read-only */
+        /* the file is mapped read-only */
+        struct tensor *t = (struct tensor *)(uintptr_t)checkpoint_at(m->e->own->checkpoint, i);
         void *copy = malloc(t->bytes);
         assert_non_null(copy);
         t->data = memcpy(copy, t->data, t->bytes);
@@ -333,8 +344,8 @@ static void moved_close(struct moved *m)
         reference_close(m->r);
 }
 
-/* A perturbed run changes every value by up to 2^-24, and here a value is a sum of at most 192 terms (3 T, in fc) and some more steps. As in
- * small_rounding_error, takes 8 times what 8 perturbed runs show. */
+/* A perturbed run changes every value by up to 2^-24, and here a value is a sum of at most 192 terms (3 T, in fc) and
+ * some more steps. As in small_rounding_error, takes 8 times what 8 perturbed runs show. */
 static double rounding_error(struct moved *m, double exact)
 {
     double most = 0;
@@ -393,7 +404,7 @@ TEST(gradients_are_those_of_differences)
     }
 }
 
-/* ---- aligned depths and drafts ------------------------------------------------------------------------------------ */
+/* ---- aligned depths and drafts ----------------------------------------------------------------------------------- */
 
 struct seen_rows {
     int first_layer, row;
@@ -406,10 +417,12 @@ static void keep(void *context, const struct reference_value *v)
 {
     struct seen_rows *seen = context;
     if (!strcmp(v->name, "logits") && v->layer >= seen->first_layer)
-        memcpy(seen->logits[v->layer - seen->first_layer], v->data + (size_t)seen->row * seen->vocab, seen->vocab * sizeof(double));
+        memcpy(seen->logits[v->layer - seen->first_layer], v->data + (size_t)seen->row * seen->vocab,
+               seen->vocab * sizeof(double));
 }
 
-/* The target's rows that the head reads, by the values that reference_forward shows: after the norm, or the inputs of layers 0, 1 and 2 */
+/* The target's rows that the head reads, by the values that reference_forward shows: after the norm, or the inputs of
+ * layers 0, 1 and 2 */
 static void see_target(void *context, const struct reference_value *v)
 {
     struct seen_rows *seen = context;
@@ -417,10 +430,12 @@ static void see_target(void *context, const struct reference_value *v)
     int is_last = !strcmp(v->name, "residual") && ++seen->row % 2 == 0; /* the second of a layer is its output */
     if (seen->target_rows == 1 ? !strcmp(v->name, "norm") : at < 3 && (!strcmp(v->name, "embed") || is_last))
         for (size_t s = 0; s < (size_t)v->rows; s++)
-            memcpy(seen->target + (s * seen->target_rows + (seen->target_rows == 1 ? 0 : at)) * T, v->data + s * T, T * sizeof(double));
+            memcpy(seen->target + (s * seen->target_rows + (seen->target_rows == 1 ? 0 : at)) * T, v->data + s * T,
+                   T * sizeof(double));
 }
 
-/* If a text goes on as the head drafts, row N-1 of depth k has the logits of draft k: its sums have more terms, but these are 0. */
+/* If a text goes on as the head drafts, row N-1 of depth k has the logits of draft k: its sums have more terms, but
+ * these are 0. */
 static void check_aligned(const struct reference *r, const char *name, const char *dir, int version)
 {
     enum { N = 7 };
@@ -431,17 +446,19 @@ static void check_aligned(const struct reference *r, const char *name, const cha
     struct loss loss = loss_with(version == 3 ? "eagle3" : "hass", STEPS, (struct loss_terms){.data = 1});
     struct reference_options forward = {.hook = see_target, .hook_context = &seen};
     struct reference_losses losses;
-    seen = (struct seen_rows){.first_layer = 3, .vocab = (size_t)reference_eagle_sizes(e).vocab, .target_rows = version == 3 ? 3 : 1};
+    seen = (struct seen_rows){.first_layer = 3, .vocab = (size_t)reference_eagle_sizes(e).vocab,
+                              .target_rows = version == 3 ? 3 : 1};
     OK(reference_forward(r, &forward, tokens, N, NULL, NULL, &err));
     OK(reference_eagle_draft(e, NULL, seen.target, tokens + 1, N, STEPS, tokens + N + 1, NULL, logits, &err));
     seen.row = N - 1;
     struct reference_sequence text = {tokens, N + 1 + STEPS, NULL};
-    OK(reference_eagle_backward(e, &(struct reference_loss_options){.loss = &loss, .hook = keep, .hook_context = &seen}, &text, 1, &losses, NULL, &err));
+    OK(reference_eagle_backward(e, &(struct reference_loss_options){.loss = &loss, .hook = keep, .hook_context = &seen},
+                                &text, 1, &losses, NULL, &err));
     for (size_t k = 0; k < STEPS; k++)
         for (size_t i = 0; i < seen.vocab; i++)
             if (seen.logits[k][i] != logits[(N - 1 + k) * seen.vocab + i])
-                fail_msg("%s: logit %zu of draft %zu is %.17g, and %.17g in a training step", name, i, k, logits[(N - 1 + k) * seen.vocab + i],
-                         seen.logits[k][i]);
+                fail_msg("%s: logit %zu of draft %zu is %.17g, and %.17g in a training step", name, i, k,
+                         logits[(N - 1 + k) * seen.vocab + i], seen.logits[k][i]);
     reference_eagle_close(e);
 }
 
@@ -459,7 +476,7 @@ TEST(aligned_depths_are_the_drafts)
     reference_close(r);
 }
 
-/* ---- what is refused ---------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 TEST(losses_and_heads_that_do_not_fit_are_refused)
 {
@@ -471,13 +488,18 @@ TEST(losses_and_heads_that_do_not_fit_are_refused)
     char dir[64];
     REFUSED(reference_eagle_backward(e, &o, small_sequences, 1, &losses, NULL, &err), VB_BAD_ARGUMENT, "features");
     loss.terms = (struct loss_terms){.top = 1, .top_tokens = 97};
-    REFUSED(reference_eagle_backward(e, &o, small_sequences, 1, &losses, NULL, &err), VB_BAD_ARGUMENT, "top 97 tokens, wanted 1 to 96");
+    REFUSED(reference_eagle_backward(e, &o, small_sequences, 1, &losses, NULL, &err), VB_BAD_ARGUMENT,
+            "top 97 tokens, wanted 1 to 96");
     loss.terms = (struct loss_terms){.data = 1};
-    REFUSED(reference_eagle_backward(e, &o, small_sequences + 2, 2, &losses, NULL, &err), VB_BAD_ARGUMENT, "at least three tokens");
+    REFUSED(reference_eagle_backward(e, &o, small_sequences + 2, 2, &losses, NULL, &err), VB_BAD_ARGUMENT,
+            "at least three tokens");
     loss.depths = 0;
     REFUSED(reference_eagle_backward(e, &o, small_sequences, 1, &losses, NULL, &err), VB_BAD_ARGUMENT, "0 depths");
     REFUSED(reference_eagle_open(&other, heads[0], 3, r, &err), VB_BAD_CHECKPOINT, "fc.weight");
-    small_eagle(dir, &(struct small_eagle){.version = 1, .target_width = 8, .target_vocab = 160, .d = 8, .heads = 1, .groups = 1, .dim = 4, .intermediate = 4}, 1);
+    small_eagle(dir,
+                &(struct small_eagle){.version = 1, .target_width = 8, .target_vocab = 160, .d = 8, .heads = 1,
+                                      .groups = 1, .dim = 4, .intermediate = 4},
+                1);
     REFUSED(reference_eagle_open(&other, dir, 1, r, &err), VB_BAD_ARGUMENT, "8 numbers; those of");
     remove_dir(dir);
     reference_eagle_close(e);

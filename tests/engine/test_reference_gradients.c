@@ -1,6 +1,6 @@
-/* tests/engine/test_reference_gradients.c -- losses and gradients of whole models: against PyTorch's autograd (golden/truth), against
- * finite differences on the small checkpoints of tests/support/small_checkpoint.h, and what cannot be computed. Runs in the
- * repository's root. */
+/* tests/engine/test_reference_gradients.c -- losses and gradients of whole models: against PyTorch's autograd
+ * (golden/truth), against finite differences on the small checkpoints of tests/support/small_checkpoint.h, and what
+ * cannot be computed. Runs in the repository's root. */
 #include "reference/backward.h"
 #include "reference/weights.h"
 #include "tests/support/autograd.h"
@@ -39,7 +39,7 @@ TEST(gradients_of_megatrons_loss_with_mtp_modules_are_those_of_autograd)
         check_part(names[i], "mtp");
 }
 
-/* -- finite differences --------------------------------------------------------------------------------------------- */
+/* -- finite differences -------------------------------------------------------------------------------------------- */
 
 /* -log softmax(z)[token], in other words than ref_cross_entropy's */
 static double nats(const double *z, int32_t token)
@@ -78,7 +78,8 @@ static double loss_by_logits(const struct small *m, uint64_t perturb)
     return sums[0] / (double)rows[0] + m->options.mtp_loss_scaling_factor * mean;
 }
 
-static void check_sequences(const struct small_checkpoint *c, const char *conventions, int depths, const struct reference_sequence *list)
+static void check_sequences(const struct small_checkpoint *c, const char *conventions, int depths,
+                            const struct reference_sequence *list)
 {
     struct small m;
     struct reference_gradients g;
@@ -110,20 +111,23 @@ TEST(gradients_with_loss_masks_are_those_of_differences)
 TEST(gradients_of_small_models_are_those_of_differences)
 {
     for (const struct small_checkpoint *c = small_checkpoints; c->name; c++)
-        check_model(c, NULL, c->modules ? c->modules + 1 : 0); /* one depth more than modules: the first is used twice */
+        check_model(c, NULL, c->modules ? c->modules + 1 : 0); /* one depth more than modules: the first is used
+                                                                  twice */
 }
 
 TEST(gradients_with_other_conventions_are_those_of_differences)
 {
-    check_model(&small_checkpoints[0], "main-hidden=pre-norm,concat=hidden-embedding,draft-position=token,latent-eps=config", 2);
+    check_model(&small_checkpoints[0],
+                "main-hidden=pre-norm,concat=hidden-embedding,draft-position=token,latent-eps=config", 2);
     check_model(&small_checkpoints[0], "draft-hidden=pre-norm,normaliser-eps=6.1e-5,yarn-scale=never", 3);
 }
 
-/* -- gradients of values --------------------------------------------------------------------------------------------- */
+/* -- gradients of values ------------------------------------------------------------------------------------------- */
 
 struct value_gradient {
     char name[32];
-    int layer, index, occurrence; /* occurrence: how many values of the same name, layer and index come before it, 0 or 1 */
+    int layer, index, occurrence; /* occurrence: how many values of the same name, layer and index come before it, 0 or
+                                     1 */
     size_t n;
     double *data;
 };
@@ -132,7 +136,8 @@ struct values {
     struct small m;
     struct value_gradient list[400];
     size_t count;
-    const struct value_gradient *moved; /* the hook adds m.x to this value, the one before which `seen` values are like it */
+    const struct value_gradient *moved; /* the hook adds m.x to this value, the one before which `seen` values are like
+                                           it */
     int seen;
     long owed; /* values that came without their gradients, so far */
 };
@@ -157,7 +162,8 @@ static void keep_gradient(void *context, const struct reference_value *v)
 
 static int has_gradient(const char *name)
 {
-    static const char *const without[] = {"silu", "mixed", "router_choice", "router_groups", "router_kept", "router_experts"};
+    static const char *const without[] = {"silu", "mixed", "router_choice", "router_groups", "router_kept",
+                                          "router_experts"};
     for (size_t i = 0; i < COUNT(without); i++)
         if (!strcmp(name, without[i]))
             return 0;
@@ -207,9 +213,10 @@ static void check_values(const struct small_checkpoint *c, const char *conventio
         char name[128];
         all.moved = &all.list[i];
         m->x = doubles(all.moved->n);
-        snprintf(name, sizeof name, "%s, %s of layer %d, index %d, number %d", c->name, all.moved->name, all.moved->layer, all.moved->index,
-                 all.moved->occurrence);
-        check_differences(&(struct differences){name, loss_with_moved_value, &all, 1}, m->x, all.moved->data, all.moved->n, 0);
+        snprintf(name, sizeof name, "%s, %s of layer %d, index %d, number %d", c->name, all.moved->name,
+                 all.moved->layer, all.moved->index, all.moved->occurrence);
+        check_differences(&(struct differences){name, loss_with_moved_value, &all, 1}, m->x, all.moved->data,
+                          all.moved->n, 0);
         if (!all.seen)
             fail_msg("%s: there is a gradient of it, but no such value", name);
         free(m->x);
@@ -228,14 +235,16 @@ TEST(gradients_of_values_are_those_of_differences)
     struct loss aligned;
     vb_error err = {0};
     assert_int_equal(loss_named(&aligned, "eagle3", 2, -1, &err), VB_OK);
-    aligned.terms = (struct loss_terms){.data = 1}; /* what rows learn from the target is constant, which differences don't know */
+    aligned.terms = (struct loss_terms){.data = 1}; /* what rows learn from the target is constant, which differences
+                                                       don't know */
     aligned.main = 1;
     check_values(&small_checkpoints[0], NULL, &aligned);
 }
 
-/* -- perturbed runs -------------------------------------------------------------------------------------------------- */
+/* -- perturbed runs ------------------------------------------------------------------------------------------------ */
 
-/* Every tensor of a perturbed run has moved, by less than 10^4 * 2^-24 of its norm: as many roundings as BOUND counts, but each of 2^-24. */
+/* Every tensor of a perturbed run has moved, by less than 10^4 * 2^-24 of its norm: as many roundings as BOUND counts,
+ * but each of 2^-24. */
 TEST(perturbed_gradients_move_as_rounding_to_f32_would_move_them)
 {
     struct small m;
@@ -243,7 +252,8 @@ TEST(perturbed_gradients_move_as_rounding_to_f32_would_move_them)
     vb_error err = {0};
     small_open(&m, &small_checkpoints[0]);
     m.options.depths = 2;
-    if (reference_gradients_open(&exact, m.r, &err) || reference_gradients_open(&moved, m.r, &err) || reference_gradients_open(&again, m.r, &err))
+    if (reference_gradients_open(&exact, m.r, &err) || reference_gradients_open(&moved, m.r, &err) ||
+        reference_gradients_open(&again, m.r, &err))
         fail_msg("%s", err.message);
     small_losses(&m, &exact);
     m.options.perturb = 7;
@@ -257,7 +267,8 @@ TEST(perturbed_gradients_move_as_rounding_to_f32_would_move_them)
             far = fmax(far, fabs(exact.of[i].data[j] - moved.of[i].data[j]));
         }
         if (!(far <= 1e4 * 0x1p-24 * sqrt(norm)) || (far == 0 && norm > 0))
-            fail_msg("a perturbed run moves the gradient of %s by %g, its norm is %g", exact.of[i].name, far, sqrt(norm));
+            fail_msg("a perturbed run moves the gradient of %s by %g, its norm is %g", exact.of[i].name, far,
+                     sqrt(norm));
         if (memcmp(moved.of[i].data, again.of[i].data, n * sizeof(double)))
             fail_msg("two runs with one seed have different gradients of %s", exact.of[i].name);
     }
@@ -267,10 +278,10 @@ TEST(perturbed_gradients_move_as_rounding_to_f32_would_move_them)
     small_close(&m);
 }
 
-/* -- what cannot be computed ----------------------------------------------------------------------------------------- */
+/* -- what cannot be computed --------------------------------------------------------------------------------------- */
 
-static void check_refusal(const struct reference *r, const struct reference_loss_options *options, const struct reference_sequence *list, int count,
-                          int want_rc, const char *want)
+static void check_refusal(const struct reference *r, const struct reference_loss_options *options,
+                          const struct reference_sequence *list, int count, int want_rc, const char *want)
 {
     struct reference_losses losses;
     vb_error err = {0};
@@ -289,10 +300,12 @@ TEST(wrong_steps_are_refused_in_one_sentence)
     small_open(&without, &small_checkpoints[2]);
     check_refusal(without.r, &options, small_sequences, 1, VB_BAD_ARGUMENT, "1 MTP depths, wanted 0 to 0");
     check_refusal(with.r, &options, &one_token, 1, VB_BAD_ARGUMENT,
-                  "no sequence of the 1 has a token to predict, wanted at least two tokens in one, and labels in its loss mask");
+                  "no sequence of the 1 has a token to predict, wanted at least two tokens in one, and labels in its "
+                  "loss mask");
     check_refusal(with.r, &options, &wrong, 1, VB_BAD_ARGUMENT, "token 1 is 12, the vocabulary has 12");
     options.conventions.value[FIRST_ROW] = 1;
-    check_refusal(with.r, &options, small_sequences, 1, VB_BAD_ARGUMENT, "first-row=phantom has no backward pass, wanted none");
+    check_refusal(with.r, &options, small_sequences, 1, VB_BAD_ARGUMENT,
+                  "first-row=phantom has no backward pass, wanted none");
     options.conventions.value[FIRST_ROW] = 0;
     float *norm = (float *)checkpoint_find(with.r->checkpoint, "model.norm.weight")->data;
     norm[3] = NAN;
@@ -307,14 +320,16 @@ TEST(models_without_a_backward_pass_are_refused)
     struct reference_gradients g;
     vb_error err = {0};
     assert_int_equal(reference_gradients_open(&g, r, &err), VB_UNSUPPORTED);
-    assert_string_equal(err.message, "golden/tiny/v32: index_topk is 16, and gradients are not computed for sparse attention");
+    assert_string_equal(err.message,
+                        "golden/tiny/v32: index_topk is 16, and gradients are not computed for sparse attention");
     reference_gradients_close(&g);
     reference_close(r);
     if (reference_open(&r, "golden/gguf/quantized.gguf", NULL, &err))
         fail_msg("%s", err.message);
     assert_int_equal(reference_gradients_open(&g, r, &err), VB_UNSUPPORTED);
     assert_string_equal(err.message, "golden/gguf/quantized.gguf: "
-                                     "W_UK and W_UV are two tensors, and gradients are computed for one tensor kv_b_proj");
+                                     "W_UK and W_UV are two tensors, and gradients are computed for one tensor "
+                                     "kv_b_proj");
     reference_gradients_close(&g);
     reference_close(r);
 }

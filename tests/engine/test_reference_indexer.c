@@ -1,6 +1,6 @@
-/* tests/engine/test_reference_indexer.c -- sparse attention in the reference: logits, drafts and chosen positions are those of NumPy,
- * transformers and the official script of DeepSeek-V3.2-Exp, each with the conventions of that program. Runs in the
- * repository's root. */
+/* tests/engine/test_reference_indexer.c -- sparse attention in the reference: logits, drafts and chosen positions are
+ * those of NumPy, transformers and the official script of DeepSeek-V3.2-Exp, each with the conventions of that program.
+ * Runs in the repository's root. */
 #include "reference/layers.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static struct conventions conventions_of(const char *list)
     return c;
 }
 
-/* ---- chosen positions ------------------------------------------------------------------------------------------------- */
+/* ---- chosen positions -------------------------------------------------------------------------------------------- */
 
 /* compares each index_set with sets.L of a golden */
 struct sets {
@@ -53,8 +53,8 @@ static void check_set(void *context, const struct reference_value *v)
             int64_t place;
             memcpy(&place, want + sizeof place * (size_t)(i * width + j), sizeof place);
             if ((int64_t)v->data[i * v->cols + j] != place)
-                fail_msg("%s: position %d that row %d of layer %d attends to is %g, the golden has %d", sets->what, j, i, v->layer,
-                         v->data[i * v->cols + j], (int)place);
+                fail_msg("%s: position %d that row %d of layer %d attends to is %g, the golden has %d", sets->what, j,
+                         i, v->layer, v->data[i * v->cols + j], (int)place);
         }
     sets->values++;
     sets->rows += v->rows;
@@ -74,7 +74,8 @@ static void check_sets(const char *name, const char *suffix, const char *list, i
     int S = read_tokens(json_object_get(told, "tokens"), tokens);
     OK(reference_modules(r, &options, tokens, S, 1, NULL, &err));
     assert_int_equal(sets.values, layers);
-    assert_true(sets.rows > 2 * reference_config(r)->index_topk * layers); /* most rows have more positions than they keep */
+    assert_true(sets.rows > 2 * reference_config(r)->index_topk * layers); /* most rows have more positions than they
+                                                                              keep */
     golden_close(&g);
     json_decref(told);
     reference_close(r);
@@ -110,7 +111,7 @@ TEST(greedy_tokens_are_those_of_numpy)
         check_greedy(*name);
 }
 
-/* ---- drafts ----------------------------------------------------------------------------------------------------------- */
+/* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
 static void check_drafts(const char *name, const char *suffix, const char *list, int drafts_too, double bound)
 {
@@ -131,7 +132,8 @@ static void check_drafts(const char *name, const char *suffix, const char *list,
             if (!drafts_too && N != S)
                 continue;
             int32_t next = (int32_t)json_integer_value(json_object_get(entry, "next"));
-            OK(reference_draft(r, &options, tokens, N, next, (enum reference_draft_method)m, K_MAX, drafts, logits, &err));
+            OK(reference_draft(r, &options, tokens, N, next, (enum reference_draft_method)m, K_MAX, drafts, logits,
+                               &err));
             if (drafts_too)
                 check_tokens(name, drafts, json_object_get(json_object_get(entry, methods[m]), "drafts"));
             snprintf(of, sizeof of, "%s.logits", methods[m]);
@@ -176,7 +178,8 @@ TEST(draft_conventions_change_drafts_only_beyond_index_topk)
         assert_memory_equal(plain, other, bytes); /* rows up to 7, and index_topk is 8 */
         draft(r, "", tokens, 40, plain);
         draft(r, lists[i], tokens, 40, other);
-        assert_int_equal(!memcmp(plain, other, V * sizeof *plain), i == 0); /* the first step always chooses on its own */
+        assert_int_equal(!memcmp(plain, other, V * sizeof *plain), i == 0); /* the first step always chooses on its
+                                                                               own */
         assert_memory_not_equal(plain, other, bytes);
     }
     draft(r, "mtp-set=first", tokens, 40, other);
@@ -188,7 +191,7 @@ TEST(draft_conventions_change_drafts_only_beyond_index_topk)
     reference_close(r);
 }
 
-/* ---- conventions and keys ------------------------------------------------------------------------------------------------ */
+/* ---- conventions and keys ---------------------------------------------------------------------------------------- */
 
 TEST(variants_of_keys_and_conventions_are_those_of_numpy)
 {
@@ -209,7 +212,8 @@ TEST(variants_of_keys_and_conventions_are_those_of_numpy)
         int S = read_tokens(json_object_get(told, "tokens"), tokens);
         size_t V = r->config.dims.V, row = (size_t)json_integer_value(json_object_get(v, "row"));
         double *logits = doubles((size_t)S * V);
-        OK(reference_forward(r, &(struct reference_options){.conventions = conventions_of(list)}, tokens, S, NULL, logits, &err));
+        OK(reference_forward(r, &(struct reference_options){.conventions = conventions_of(list)}, tokens, S, NULL,
+                             logits, &err));
         check_distance("variant", label, &g, logits + row * V, 1e-9);
         checked++;
         free(logits);
@@ -225,7 +229,8 @@ TEST(variants_of_keys_and_conventions_are_those_of_numpy)
 /* With all positions kept, an indexer changes no bit: these are the same weights as a DeepSeek-V3. */
 TEST(while_all_positions_are_kept_the_logits_are_those_without_an_indexer)
 {
-    json_t *keys = json_pack("{s:[s],s:s,s:n}", "architectures", "DeepseekV3ForCausalLM", "model_type", "deepseek_v3", "index_topk");
+    json_t *keys = json_pack("{s:[s],s:s,s:n}", "architectures", "DeepseekV3ForCausalLM", "model_type", "deepseek_v3",
+                             "index_topk");
     char dir[64];
     variant_make(dir, "v32", keys);
     struct reference *plain = open_reference(dir), *sparse = open_tiny_reference("v32");
@@ -248,7 +253,7 @@ TEST(while_all_positions_are_kept_the_logits_are_those_without_an_indexer)
     json_decref(keys);
 }
 
-/* ---- the norm of keys ---------------------------------------------------------------------------------------------------- */
+/* ---- the norm of keys -------------------------------------------------------------------------------------------- */
 
 struct norm {
     const struct reference_indexer *w;
@@ -285,14 +290,15 @@ TEST(the_norm_of_keys_has_eps_1e_6_and_a_bias)
     reference_close(r);
 }
 
-/* ---- forced positions ----------------------------------------------------------------------------------------------------- */
+/* ---- forced positions -------------------------------------------------------------------------------------------- */
 
 TEST(forced_positions_replace_the_chosen_ones)
 {
     struct reference *r = open_tiny_reference("glm5");
     json_t *told = golden_json("glm5");
     int32_t tokens[256];
-    int S = read_tokens(json_object_get(told, "tokens"), tokens), topk = r->config.index_topk, layers = r->config.num_hidden_layers;
+    int S = read_tokens(json_object_get(told, "tokens"), tokens), topk = r->config.index_topk,
+        layers = r->config.num_hidden_layers;
     size_t V = r->config.dims.V, bytes = (size_t)S * V * sizeof(double);
     double *plain = doubles((size_t)S * V), *other = doubles((size_t)S * V);
     int32_t *sets = reference_sets(r, NULL, tokens, S), *last = sets + ((S - 1) * layers + 1) * topk;
@@ -312,7 +318,7 @@ TEST(forced_positions_replace_the_chosen_ones)
     reference_close(r);
 }
 
-/* ---- codes ------------------------------------------------------------------------------------------------------------------ */
+/* ---- codes ------------------------------------------------------------------------------------------------------- */
 
 TEST(numbers_are_rounded_to_the_nearest_code)
 {
@@ -335,7 +341,8 @@ static double scale_of(double largest)
 /* fl32(448 fl32(1/448)) is 1, so that a largest number of 448 has scale 1; 1e-4 is the least. */
 TEST(scales_are_powers_of_two_from_f32_products)
 {
-    assert_true(scale_of(448) == 1 && scale_of(224) == 0.5 && scale_of(nextafterf(448, 500)) == 2 && scale_of(225) == 1);
+    assert_true(scale_of(448) == 1 && scale_of(224) == 0.5 && scale_of(nextafterf(448, 500)) == 2 &&
+                scale_of(225) == 1);
     assert_true(scale_of(0) == 0x1p-22 && scale_of(1e-4) == 0x1p-22 && scale_of(0x1p-22 * 448 * 1.01) == 0x1p-21);
     assert_true(isnan(scale_of(NAN)) && isnan(scale_of(INFINITY)));
 }

@@ -1,5 +1,6 @@
-/* tests/engine/test_reference_losses.c -- published losses of MTP modules, of whole models: against PyTorch's autograd (golden/truth), against finite
- * differences, and against the drafts that they are for. Runs in the repository's root. */
+/* tests/engine/test_reference_losses.c -- published losses of MTP modules, of whole models: against PyTorch's autograd
+ * (golden/truth), against finite differences, and against the drafts that they are for. Runs in the repository's
+ * root. */
 #include "tests/support/autograd.h"
 #include "tests/support/golden.h"
 #include "tests/support/small_step.h"
@@ -42,8 +43,10 @@ TEST(gradients_of_published_losses_are_those_of_autograd)
     }
 }
 
-/* What rows learn from the target is constant, so with such terms the differences are those of the tensors of modules alone. */
-static void check_sequences(const struct small_checkpoint *c, const char *conventions, const struct loss *loss, const struct reference_sequence *list)
+/* What rows learn from the target is constant, so with such terms the differences are those of the tensors of modules
+ * alone. */
+static void check_sequences(const struct small_checkpoint *c, const char *conventions, const struct loss *loss,
+                            const struct reference_sequence *list)
 {
     struct small m;
     struct reference_gradients g;
@@ -78,8 +81,10 @@ static struct loss loss_with(const char *name, int depths, const struct loss_ter
 
 TEST(gradients_of_published_losses_are_those_of_differences)
 {
-    static const struct loss_terms data = {.data = 1}, all = {.data = 0.5, .soft = 0.25, .top = 0.75, .features = 0.5, .top_tokens = 3};
-    struct loss unrolled = loss_with("fastmtp", 3, NULL), aligned = loss_with("eagle3", 3, &data), hass = loss_with("hass", 3, &all);
+    static const struct loss_terms data = {.data = 1},
+                                   all = {.data = 0.5, .soft = 0.25, .top = 0.75, .features = 0.5, .top_tokens = 3};
+    struct loss unrolled = loss_with("fastmtp", 3, NULL), aligned = loss_with("eagle3", 3, &data),
+                hass = loss_with("hass", 3, &all);
     struct loss modules = loss_with("sum", 3, &all);
     hass.main = 0.5;
     for (const struct small_checkpoint *c = small_checkpoints; c->name; c++)
@@ -89,14 +94,15 @@ TEST(gradients_of_published_losses_are_those_of_differences)
             check_loss(c, NULL, &hass);
             check_loss(c, NULL, &modules);
         }
-    check_loss(&small_checkpoints[0], "main-hidden=pre-norm,draft-hidden=pre-norm,concat=hidden-embedding,draft-position=token", &aligned);
+    check_loss(&small_checkpoints[0],
+               "main-hidden=pre-norm,draft-hidden=pre-norm,concat=hidden-embedding,draft-position=token", &aligned);
     check_loss(&small_checkpoints[0], "draft-hidden=pre-norm", &hass);
     modules.main = 0.5;
     check_sequences(&small_checkpoints[0], NULL, &hass, small_masked);
     check_sequences(&small_checkpoints[0], "main-hidden=pre-norm", &modules, small_masked);
 }
 
-/* -- parallel heads --------------------------------------------------------------------------------------------------- */
+/* -- parallel heads ------------------------------------------------------------------------------------------------ */
 
 static void check_heads(const struct small_checkpoint *c, const struct loss *loss, const char *start)
 {
@@ -153,7 +159,8 @@ TEST(detached_heads_have_no_gradients_in_the_trunk)
         sum.detached = detached;
         m.options.loss = &sum;
         small_losses(&m, &with);
-        const struct reference_gradient *a = reference_gradient(&with, of_layer), *b = reference_gradient(&without, of_layer);
+        const struct reference_gradient *a = reference_gradient(&with, of_layer),
+                                        *b = reference_gradient(&without, of_layer);
         assert_int_equal(!memcmp(a->data, b->data, (size_t)a->rows * (size_t)a->cols * sizeof *a->data), detached);
     }
     reference_gradients_close(&with);
@@ -161,7 +168,7 @@ TEST(detached_heads_have_no_gradients_in_the_trunk)
     small_close(&m);
 }
 
-/* -- aligned depths and drafts --------------------------------------------------------------------------------------- */
+/* -- aligned depths and drafts ------------------------------------------------------------------------------------- */
 
 struct seen_logits {
     int first_layer, row;
@@ -175,7 +182,8 @@ static void keep_logits(void *context, const struct reference_value *v)
         memcpy(seen->rows[v->layer - seen->first_layer], v->data + seen->row * SMALL_V, sizeof *seen->rows);
 }
 
-/* If a text goes on as mtp-eagle drafts, row N-1 of depth k has the logits of draft k, to the bit: its sums have more terms, but these are 0. */
+/* If a text goes on as mtp-eagle drafts, row N-1 of depth k has the logits of draft k, to the bit: its sums have more
+ * terms, but these are 0. */
 static void check_drafts(const struct small_checkpoint *c, const char *conventions, enum loss_chain chain, int same)
 {
     enum { N = 6,
@@ -197,15 +205,16 @@ static void check_drafts(const struct small_checkpoint *c, const char *conventio
     if (conventions_parse(&m.options.conventions, conventions, &err))
         fail_msg("%s", err.message);
     struct reference_options options = {.conventions = m.options.conventions};
-    if (reference_draft(m.r, &options, small_text, N, small_text[N], REFERENCE_MTP_EAGLE, K, tokens + N + 1, logits, &err))
+    if (reference_draft(m.r, &options, small_text, N, small_text[N], REFERENCE_MTP_EAGLE, K, tokens + N + 1, logits,
+                        &err))
         fail_msg("%s", err.message);
     small_losses(&m, NULL);
     for (size_t k = 0; k < K; k++)
         for (size_t v = 0; v < SMALL_V; v++) {
             double have = seen.rows[k][v], want = logits[k * SMALL_V + v];
             if (same || k == 0 ? have != want : fabs(have - want) < 1e-6)
-                fail_msg("%s, %s: logit %zu of draft %zu is %.17g, and %.17g in a training step", c->name, conventions ? conventions : "default", v, k,
-                         want, have);
+                fail_msg("%s, %s: logit %zu of draft %zu is %.17g, and %.17g in a training step", c->name,
+                         conventions ? conventions : "default", v, k, want, have);
         }
     small_close(&m);
 }
@@ -217,7 +226,8 @@ TEST(aligned_depths_are_the_drafts_of_mtp_eagle)
             check_drafts(c, NULL, CHAIN_ALIGNED, 1);
             check_drafts(c, NULL, CHAIN_UNROLLED, 0); /* the keys of its rows come from the depth itself */
         }
-    check_drafts(&small_checkpoints[0], "main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token", CHAIN_ALIGNED, 1);
+    check_drafts(&small_checkpoints[0], "main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token",
+                 CHAIN_ALIGNED, 1);
 }
 
 TEST(losses_that_are_not_possible_are_refused_in_one_sentence)

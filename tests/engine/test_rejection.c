@@ -1,9 +1,11 @@
-/* tests/engine/test_rejection.c -- rejection sampling gives the distribution of plain decoding: exactly, in rational arithmetic.
+/* tests/engine/test_rejection.c -- rejection sampling gives the distribution of plain decoding: exactly, in rational
+ * arithmetic.
  *
- * The engine's own verification runs on rows whose distributions are eighths, under every value of every random number: a
- * number is one of G equal cells, G such that the probability of whatever may happen is a multiple of 1/G. The probabilities
- * of all ways to an output, added as integers, must be those of choosing token after token. Numbers that are asked for
- * twice (a draft made anew for the same index) are the same both times, as with random_at. Linked with --wrap=random_at. */
+ * The engine's own verification runs on rows whose distributions are eighths, under every value of every random number:
+ * a number is one of G equal cells, G such that the probability of whatever may happen is a multiple of 1/G. The
+ * probabilities of all ways to an output, added as integers, must be those of choosing token after token. Numbers that
+ * are asked for twice (a draft made anew for the same index) are the same both times, as with random_at. Linked with
+ * --wrap=random_at. */
 #include "tests/support/engine_support.h"
 #include "tests/support/toy_session.h"
 
@@ -19,7 +21,7 @@ typedef unsigned __int128 u128;
 #define MOST_CALLS 16
 #define UNIT 840 /* lcm of 1..8: every call's probabilities are multiples of 1/UNIT */
 
-/* ---- distributions in eighths -------------------------------------------------------------------------------------- */
+/* ---- distributions in eighths ------------------------------------------------------------------------------------ */
 
 struct shape {
     int V, K;
@@ -77,7 +79,8 @@ static int forbidden(const struct shape *s, const int32_t *tokens, size_t count)
  * target or of the module. Returns the largest. */
 static int table(const struct shape *s, int of_module, const int32_t *tokens, size_t count, int *eighths)
 {
-    static struct { uint64_t random; int V, out, largest, eighths[MOST_V]; } known[4096]; /* asked for again and again */
+    static struct { uint64_t random; int V, out, largest, eighths[MOST_V]; } known[4096]; /* asked for again and
+                                                                                             again */
     uint64_t random = mix(s->seed + (of_module ? 77 : 0), tokens, count);
     int out = forbidden(s, tokens, count), largest, slot = (int)(random >> 52);
     if (known[slot].random == random && known[slot].V == s->V && known[slot].out == out) {
@@ -119,7 +122,7 @@ static int mask_forbidden(void *context, const int32_t *tokens, size_t count, un
     return VB_OK;
 }
 
-/* ---- random numbers that the test chooses ---------------------------------------------------------------------------- */
+/* ---- random numbers that the test chooses ------------------------------------------------------------------------ */
 
 struct call {
     uint64_t index;
@@ -147,7 +150,7 @@ double __wrap_random_at(uint64_t seed, uint64_t index, enum random_stream stream
     longjmp(*script.stop, 1);
 }
 
-/* ---- all outputs, with their probabilities ---------------------------------------------------------------------------- */
+/* ---- all outputs, with their probabilities ----------------------------------------------------------------------- */
 
 struct enumeration {
     struct shape shape;
@@ -234,7 +237,8 @@ static void explore_cells(struct enumeration *e, int first, int last, u128 weigh
 /* Adds `weight` (of UNIT^(numbers chosen)) to the outputs that the script leads to. */
 static void explore(struct enumeration *e, u128 weight)
 {
-    static const int cells[] = {[RANDOM_TARGET] = EIGHTHS, [RANDOM_DRAFT] = EIGHTHS, [RANDOM_ACCEPTANCE] = 24, [RANDOM_RESIDUAL] = UNIT};
+    static const int cells[] = {[RANDOM_TARGET] = EIGHTHS, [RANDOM_DRAFT] = EIGHTHS, [RANDOM_ACCEPTANCE] = 24,
+                                [RANDOM_RESIDUAL] = UNIT};
     if (decode(e)) {
         size_t code = 0;
         for (size_t i = 0; i < e->shape.L; i++)
@@ -282,7 +286,8 @@ static void check_shape(const struct shape *shape, struct totals *total)
     static struct enumeration e;
     memset(&e, 0, sizeof e);
     e.shape = *shape;
-    vb_sampling o = {.temperature = 1, .acceptance = "rejection", .draft_sample_method = shape->drawn ? "probabilistic" : "greedy"};
+    vb_sampling o = {.temperature = 1, .acceptance = "rejection",
+                     .draft_sample_method = shape->drawn ? "probabilistic" : "greedy"};
     if (shape->mask) {
         o.mask = mask_forbidden;
         o.mask_context = &e.shape;
@@ -304,9 +309,10 @@ static void check_shape(const struct shape *shape, struct totals *total)
         int32_t tokens[1 + MOST_L];
         u128 want = autoregressive(&e, code, tokens);
         if (e.joint[code] != want)
-            fail_msg("V %d, K %d, L %zu, %s%s, seed %d: output %d %d %d.. has probability %.17g, plain decoding gives it %.17g", shape->V,
-                     shape->K, shape->L, shape->drawn ? "drawn" : "not drawn", shape->mask ? ", masked" : "", (int)shape->seed,
-                     (int)tokens[1], (int)tokens[2], shape->L > 2 ? (int)tokens[3] : -1,
+            fail_msg("V %d, K %d, L %zu, %s%s, seed %d: output %d %d %d.. has probability %.17g, plain decoding gives "
+                     "it %.17g",
+                     shape->V, shape->K, shape->L, shape->drawn ? "drawn" : "not drawn", shape->mask ? ", masked" : "",
+                     (int)shape->seed, (int)tokens[1], (int)tokens[2], shape->L > 2 ? (int)tokens[3] : -1,
                      (double)e.joint[code] / (double)e.whole, (double)want / (double)e.whole);
         all += e.joint[code];
     }
@@ -341,13 +347,14 @@ TEST(the_joint_distribution_of_the_output_is_that_of_plain_decoding_exactly)
                 check_shape(&s, &total);
                 distributions++;
             }
-        print_message("V %d, K %d, L %zu: %zu ways to the outputs, %zu runs\n", shapes[i].shape.V, shapes[i].shape.K, shapes[i].shape.L, total.ways, total.runs);
+        print_message("V %d, K %d, L %zu: %zu ways to the outputs, %zu runs\n", shapes[i].shape.V, shapes[i].shape.K,
+                      shapes[i].shape.L, total.ways, total.runs);
         assert_true(total.rejected > 0 && total.accepted_deep > 0);
     }
     print_message("%zu joint distributions\n", distributions);
 }
 
-/* ---- one token, and the formulas that are wrong ----------------------------------------------------------------------- */
+/* ---- one token, and the formulas that are wrong ------------------------------------------------------------------ */
 
 enum formula {
     THE_ENGINES,
@@ -363,7 +370,8 @@ static int64_t accepted(enum formula formula, const double *p, const double *q, 
     int64_t n = 0;
     for (int j = 0; j < UNIT; j++) {
         double u = ((double)j + 0.5) / UNIT;
-        n += formula == ACCEPTED_AS_IF_UNDRAWN ? u * EIGHTHS < p[d] : rejection_accepts(p, EIGHTHS, q, q ? EIGHTHS : 1, d, u);
+        n += formula == ACCEPTED_AS_IF_UNDRAWN ? u * EIGHTHS < p[d]
+                                               : rejection_accepts(p, EIGHTHS, q, q ? EIGHTHS : 1, d, u);
     }
     return n;
 }
@@ -434,7 +442,8 @@ TEST(the_formula_gives_p_and_the_wrong_ones_do_not)
     assert_int_equal(right[REST_WITH_Q_OF_ONE], count - rejecting);
     assert_true(drawn == count / 2 && rejecting > count / 2);
     if (right[REST_NOT_REDUCED] > count / 10 || right[ACCEPTED_AS_IF_UNDRAWN] > count / 10)
-        fail_msg("wrong formulas gave p %zu and %zu times of %zu", right[REST_NOT_REDUCED], right[ACCEPTED_AS_IF_UNDRAWN], count);
+        fail_msg("wrong formulas gave p %zu and %zu times of %zu", right[REST_NOT_REDUCED],
+                 right[ACCEPTED_AS_IF_UNDRAWN], count);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
-/* tests/engine/test_rounds.c -- sessions under random operations. Every method, padded or not, under random conventions of drafting,
- * must tell after each append, run, cut and draft what a plain session tells that did the same; cut rows are NaN, so a draft
- * that meets one is counted. ROUNDS=N runs N sessions instead of the usual 160. Runs in the repository's root. */
+/* tests/engine/test_rounds.c -- sessions under random operations. Every method, padded or not, under random conventions
+ * of drafting, must tell after each append, run, cut and draft what a plain session tells that did the same; cut rows
+ * are NaN, so a draft that meets one is counted. ROUNDS=N runs N sessions instead of the usual 160. Runs in the
+ * repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/model/conventions.h"
@@ -62,9 +63,9 @@ static vb_sampling random_sampling(uint64_t *seed)
     static const int32_t end[] = {1};
     static const float likely[] = {2};
     vb_sampling greedy = {0};
-    vb_sampling sampled = {.temperature = 0.7f, .seed = next_random(seed), .repetition_penalty = 1.2f, .presence_penalty = 0.3f,
-                           .frequency_penalty = 0.2f, .top_k = 20, .min_p = 0.01f, .bias_tokens = end, .bias_values = likely,
-                           .bias_count = 1};
+    vb_sampling sampled = {.temperature = 0.7f, .seed = next_random(seed), .repetition_penalty = 1.2f,
+                           .presence_penalty = 0.3f, .frequency_penalty = 0.2f, .top_k = 20, .min_p = 0.01f,
+                           .bias_tokens = end, .bias_values = likely, .bias_count = 1};
     vb_sampling s = random_below(seed, 2) ? greedy : sampled;
     if (random_below(seed, 3) == 0) {
         s.mask = mask_by_what_was_said;
@@ -75,17 +76,20 @@ static vb_sampling random_sampling(uint64_t *seed)
 
 static vb_session_options random_options(uint64_t *seed, int32_t context, const vb_sampling *sampling)
 {
-    return (vb_session_options){.context = context, .threads = 1, .drafting.method = methods[random_below(seed, COUNT(methods))], .drafting.model = small,
+    return (vb_session_options){.context = context, .threads = 1,
+                                .drafting.method = methods[random_below(seed, COUNT(methods))], .drafting.model = small,
                                 .drafting.tokens = lengths[random_below(seed, COUNT(lengths))],
-                                .padded = (int)random_below(seed, 2), .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
-                                .sampling = *sampling, .poison_cut_rows = 1};
+                                .padded = (int)random_below(seed, 2),
+                                .prefill_chunk = chunks[random_below(seed, COUNT(chunks))], .sampling = *sampling,
+                                .poison_cut_rows = 1};
 }
 
 /* Cuts and passes must fit together: every row that a cut takes was written, and lies behind those that stay. */
 struct caches {
     size_t length[1 + VB_MAX_DRAFT]; /* by depth + 1 */
     int phantom;
-    int zeros;    /* missing-hidden=zeros: once after a prompt, depth 0 takes its last row again in a dummy slot, and then has the first one back */
+    int zeros;    /* missing-hidden=zeros: once after a prompt, depth 0 takes its last row again in a dummy slot, and
+                     then has the first one back */
     size_t aside; /* 1 + that row, while it is aside; else 0 */
     int skips;    /* chain-module=step: a module lacks the rows of drafts that other modules made */
     const char *what;
@@ -95,15 +99,19 @@ static void count_rows(void *context, const vb_trace *t)
 {
     struct caches *c = context;
     size_t *length = &c->length[t->depth + 1], first = t->depth >= 0 && c->phantom ? 1 : 0;
-    if (t->kind == VB_TRACE_PASS && t->depth == 0 && c->zeros && !c->aside && *length && t->row[0].index + (int)first == (int)*length - 1)
+    if (t->kind == VB_TRACE_PASS && t->depth == 0 && c->zeros && !c->aside && *length &&
+        t->row[0].index + (int)first == (int)*length - 1)
         c->aside = (*length)--;
     if (t->kind == VB_TRACE_PASS)
         for (size_t i = 0; i < t->count; i++, ++*length)
-            if (t->row[i].index + (int)first != (int)*length && !(c->skips && t->row[i].draft && t->row[i].index + (int)first > (int)*length))
-                fail_msg("%s: a row of index %d in depth %d after %zu rows", c->what, (int)t->row[i].index, (int)t->depth, *length);
+            if (t->row[i].index + (int)first != (int)*length &&
+                !(c->skips && t->row[i].draft && t->row[i].index + (int)first > (int)*length))
+                fail_msg("%s: a row of index %d in depth %d after %zu rows", c->what, (int)t->row[i].index,
+                         (int)t->depth, *length);
     if (t->kind == VB_TRACE_CUT) {
         if (t->first + t->count != *length)
-            fail_msg("%s: rows %zu.. are cut, %zu of %zu in depth %d", c->what, t->first, t->count, *length, (int)t->depth);
+            fail_msg("%s: rows %zu.. are cut, %zu of %zu in depth %d", c->what, t->first, t->count, *length,
+                     (int)t->depth);
         *length = t->first;
         if (t->depth == 0 && c->aside && t->first + 1 == c->aside)
             *length = c->aside, c->aside = 0;
@@ -147,7 +155,8 @@ static int take_index(void *context, int depth, size_t index, const float *logit
 }
 
 /* One operation on both sessions. */
-static void operate(const char *what, uint64_t *seed, const vb_model *m, const vb_session_options *o, vb_session *s, vb_session *plain)
+static void operate(const char *what, uint64_t *seed, const vb_model *m, const vb_session_options *o, vb_session *s,
+                    vb_session *plain)
 {
     static struct record a, b;
     int32_t tokens[64], next, drafts[VB_MAX_DRAFT], others[VB_MAX_DRAFT], count, none;
@@ -219,7 +228,8 @@ TEST(whatever_is_done_to_a_session_it_tells_what_a_plain_one_tells)
         assert_true(vb_vocab_size(m) >= 128);
         int32_t context = (int32_t)(2 + random_below(&seed, 80));
         vb_sampling sampling = random_sampling(&seed);
-        vb_session_options o = random_options(&seed, context, &sampling), p = {.context = context, .threads = 1, .sampling = sampling};
+        vb_session_options o = random_options(&seed, context, &sampling),
+                           p = {.context = context, .threads = 1, .sampling = sampling};
         struct caches caches = {.phantom = m->config.conventions.value[FIRST_ROW],
                                 .zeros = m->config.conventions.value[MISSING_HIDDEN],
                                 .skips = m->config.conventions.value[CHAIN_MODULE], .what = what};
@@ -229,8 +239,9 @@ TEST(whatever_is_done_to_a_session_it_tells_what_a_plain_one_tells)
         OK(vb_session_open(&s, m, &o, &err));
         OK(vb_session_open(&plain, plain_models[which], &p, &err));
         for (int step = 0; step < 24; step++) {
-            snprintf(what, sizeof what, "run %zu, step %d (%s, %s, K %d, chunk %d, context %d%s; %s)", run, step, checkpoints[which],
-                     o.drafting.method, (int)o.drafting.tokens, (int)o.prefill_chunk, (int)context, o.padded ? ", padded" : "", list);
+            snprintf(what, sizeof what, "run %zu, step %d (%s, %s, K %d, chunk %d, context %d%s; %s)", run, step,
+                     checkpoints[which], o.drafting.method, (int)o.drafting.tokens, (int)o.prefill_chunk, (int)context,
+                     o.padded ? ", padded" : "", list);
             operate(what, &seed, m, &o, s, plain);
         }
         vb_session_close(s);
@@ -258,7 +269,8 @@ TEST(after_a_cut_to_nothing_drafts_are_those_of_a_new_session)
         OK(vb_truncate(s, 0, &err));
         OK(vb_append(s, prompt, 1 + random_below(&seed, COUNT(prompt)), &err));
         OK(vb_draft(s, &next, drafts, &count, &err));
-        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.drafting.method, (int)o.drafting.tokens, o.padded ? ", padded" : "", list);
+        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.drafting.method, (int)o.drafting.tokens,
+                 o.padded ? ", padded" : "", list);
         check_drafts(what, m, &o, s, next, drafts, count);
         vb_session_close(s);
         vb_model_close(m);
@@ -281,7 +293,8 @@ TEST(a_prompt_in_parts_has_the_drafts_of_the_whole)
         generate(s, 1, &r);
         OK(vb_append(s, prompt, 1 + random_below(&seed, COUNT(prompt)), &err));
         OK(vb_draft(s, &next, drafts, &count, &err));
-        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.drafting.method, (int)o.drafting.tokens, o.padded ? ", padded" : "", list);
+        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.drafting.method, (int)o.drafting.tokens,
+                 o.padded ? ", padded" : "", list);
         check_drafts(what, m, &o, s, next, drafts, count);
         vb_session_close(s);
         vb_model_close(m);
@@ -299,8 +312,8 @@ TEST(padding_that_is_not_finite_changes_nothing)
     vb_model *m = open_model(dir);
     size_t compared = 0;
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        vb_session_options o = {.context = 40, .threads = 1, .drafting.method = methods[seed % 4], .drafting.tokens = lengths[seed % 5], .padded = 1,
-                                .poison_cut_rows = 1};
+        vb_session_options o = {.context = 40, .threads = 1, .drafting.method = methods[seed % 4],
+                                .drafting.tokens = lengths[seed % 5], .padded = 1, .poison_cut_rows = 1};
         random_tokens(m, seed, prompt, COUNT(prompt));
         int reads_it = 0;
         for (size_t i = 0; i < COUNT(prompt); i++)
@@ -341,7 +354,9 @@ TEST(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain)
             o[i].drafting.method = random_below(&seed, 5) ? o[i].drafting.method : NULL;
             random_tokens(m, next_random(&seed), prompt, n);
             s[i] = open_session(m, &o[i], prompt, n);
-            plain[i] = open_session(plain_model, &(vb_session_options){.context = context, .threads = 1, .sampling = sampling}, prompt, n);
+            plain[i] = open_session(plain_model,
+                                    &(vb_session_options){.context = context, .threads = 1, .sampling = sampling},
+                                    prompt, n);
         }
         for (int step = 0; step < 4; step++) {
             vb_generate_options g[SEQUENCES];
@@ -355,8 +370,9 @@ TEST(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain)
             }
             OK(generate_together(s, SEQUENCES, g, results, &err));
             for (size_t i = 0; i < SEQUENCES; i++) {
-                snprintf(what, sizeof what, "run %zu, step %d, sequence %zu (%s, K %d%s; %s)", run, step, i, o[i].drafting.method ? o[i].drafting.method : "none",
-                         (int)o[i].drafting.tokens, o[i].padded ? ", padded" : "", list);
+                snprintf(what, sizeof what, "run %zu, step %d, sequence %zu (%s, K %d%s; %s)", run, step, i,
+                         o[i].drafting.method ? o[i].drafting.method : "none", (int)o[i].drafting.tokens,
+                         o[i].padded ? ", padded" : "", list);
                 b.stop_after = 0;
                 vb_generate_options p = recording(&b, plain[i], wanted[i]);
                 p.ignore_eos = step % 2;

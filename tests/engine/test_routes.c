@@ -1,5 +1,6 @@
-/* tests/engine/test_routes.c -- forced and recorded routes. Forced routes that equal the chosen ones change no bit, and with any
- * forced routes no bit depends on chunks, drafts, threads, batches, shared rows or saved files. Runs in the repository's root. */
+/* tests/engine/test_routes.c -- forced and recorded routes. Forced routes that equal the chosen ones change no bit, and
+ * with any forced routes no bit depends on chunks, drafts, threads, batches, shared rows or saved files. Runs in the
+ * repository's root. */
 #include "tests/support/batch.h"
 #include "tests/support/tiny.h"
 
@@ -54,7 +55,8 @@ static void check_routes(const char *what, const vb_model *m, const vb_routes *a
     for (size_t t = 0; t < tokens; t++)
         for (int32_t l = 0; l < a->layers; l++)
             for (int32_t i = 0; i < a->top_k && vb_is_moe_layer(m, l); i++) {
-                const int32_t *x = a->experts + t * row_size(a) + l * a->top_k, *y = b->experts + t * row_size(b) + l * b->top_k;
+                const int32_t *x = a->experts + t * row_size(a) + l * a->top_k,
+                              *y = b->experts + t * row_size(b) + l * b->top_k;
                 int found = 0;
                 for (int32_t j = 0; j < b->top_k; j++)
                     found |= y[j] == x[i];
@@ -66,7 +68,8 @@ static void check_routes(const char *what, const vb_model *m, const vb_routes *a
 static vb_session_options variant(size_t i, int has_modules)
 {
     static const char *const methods[] = {"none", "ngram", "mtp-eagle", "mtp-vanilla", "mtp-eagle", "eagle-reroll"};
-    vb_session_options o = {.context = TOKENS + 1, .exact_threads = 1, .threads = 1 + (int32_t)(i % 3), .record_routes = 1, .poison_cut_rows = 1};
+    vb_session_options o = {.context = TOKENS + 1, .exact_threads = 1, .threads = 1 + (int32_t)(i % 3),
+                            .record_routes = 1, .poison_cut_rows = 1};
     o.prefill_chunk = (int32_t[]){0, 1, 4, 7, 19, 3}[i];
     o.drafting.method = has_modules || i < 2 ? methods[i] : methods[i % 2];
     o.drafting.tokens = 3;
@@ -76,7 +79,8 @@ static vb_session_options variant(size_t i, int has_modules)
     return o;
 }
 
-static void compare_variants(const vb_model *m, int has_modules, const int32_t *prompt, const struct copy *forced, const struct record *wanted)
+static void compare_variants(const vb_model *m, int has_modules, const int32_t *prompt, const struct copy *forced,
+                             const struct record *wanted)
 {
     static struct record got;
     for (size_t i = 0; i < 6; i++) {
@@ -89,7 +93,8 @@ static void compare_variants(const vb_model *m, int has_modules, const int32_t *
         check_same(what, &got, wanted);
         struct copy taken = copy_of(s);
         assert_int_equal(taken.routes.tokens, TOKENS - 1);
-        check_routes(what, m, &taken.routes, &forced->routes, TOKENS - 1 < forced->routes.tokens ? TOKENS - 1 : forced->routes.tokens);
+        check_routes(what, m, &taken.routes, &forced->routes,
+                     TOKENS - 1 < forced->routes.tokens ? TOKENS - 1 : forced->routes.tokens);
         free(taken.experts);
         vb_session_close(s);
     }
@@ -133,7 +138,7 @@ static void other_routes_change_the_output_and_are_the_same_for_every_setting(vo
     }
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------------------ */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 struct gate {
     float scores[512], weights[16];
@@ -181,7 +186,7 @@ static void weights_come_from_the_scores_of_the_forced_experts(void **unused)
     vb_model_close(m);
 }
 
-/* ---- -1, cutting, evaluating -------------------------------------------------------------------------------------------- */
+/* ---- -1, cutting, evaluating ------------------------------------------------------------------------------------- */
 
 static void minus_one_leaves_the_choice_to_the_router(void **unused)
 {
@@ -236,7 +241,7 @@ static void evaluating_and_cutting_keep_routes(void **unused)
     vb_model_close(m);
 }
 
-/* ---- MTP depths ---------------------------------------------------------------------------------------------------------- */
+/* ---- MTP depths -------------------------------------------------------------------------------------------------- */
 
 struct modules {
     const vb_routes *forced;
@@ -251,7 +256,8 @@ static void see_experts(void *context, const vb_tap *t)
         return;
     for (size_t i = 0; i < t->rows; i++, m->seen++)
         for (size_t k = 0; k < t->inner; k++) {
-            const int32_t *wanted = f->experts + ((size_t)t->row[i].index * (size_t)f->layers + 3 + (size_t)t->depth) * t->inner;
+            const int32_t *wanted = f->experts +
+                                    ((size_t)t->row[i].index * (size_t)f->layers + 3 + (size_t)t->depth) * t->inner;
             int found = 0;
             for (size_t j = 0; j < t->inner; j++)
                 found |= wanted[j] == ((const int32_t *)t->data)[i * t->stride + k];
@@ -271,7 +277,8 @@ static void layers_after_those_of_the_target_are_mtp_depths(void **unused)
     struct modules seen = {.forced = &routes.routes};
     int32_t prompt[PROMPT];
     random_tokens(m, 7, prompt, PROMPT);
-    vb_session_options o = {.context = PROMPT, .prefill_chunk = 4, .tap = see_experts, .tap_context = &seen, .routes = routes.routes};
+    vb_session_options o = {.context = PROMPT, .prefill_chunk = 4, .tap = see_experts, .tap_context = &seen,
+                            .routes = routes.routes};
     vb_session *s = open_session(m, &o, prompt, PROMPT / 2);
     OK(vb_evaluate(s, 3, ignore_row, NULL, &err));
     assert_int_equal(seen.seen, 3 * (PROMPT / 2) - 1 - 2 - 3);
@@ -280,7 +287,7 @@ static void layers_after_those_of_the_target_are_mtp_depths(void **unused)
     vb_model_close(m);
 }
 
-/* ---- batches ------------------------------------------------------------------------------------------------------------ */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 struct routed {
     int32_t experts[LONGEST * 64];
@@ -309,7 +316,8 @@ static void request(vb_batch *b, const int32_t *prompt, const vb_routes *routes,
     OK(vb_batch_add(b, &q, NULL, &err));
 }
 
-/* Sequences with the same tokens share rows up to the first token with other routes, and get the bits of a session alone. */
+/* Sequences with the same tokens share rows up to the first token with other routes, and get the bits of a session
+ * alone. */
 static void batches_share_rows_up_to_the_first_other_route(void **unused)
 {
     (void)unused;
@@ -364,17 +372,21 @@ static void batches_share_rows_up_to_the_first_other_route(void **unused)
     vb_model_close(m);
 }
 
-/* The routes with a layer of MTP depth 0 behind the target's, which takes the experts of the last layer. Free the experts. */
+/* The routes with a layer of MTP depth 0 behind the target's, which takes the experts of the last layer. Free the
+ * experts. */
 static vb_routes with_module(const struct copy *routes)
 {
-    size_t row = row_size(&routes->routes), layers = (size_t)routes->routes.layers, wide_row = row / layers * (layers + 1);
+    size_t row = row_size(&routes->routes), layers = (size_t)routes->routes.layers,
+           wide_row = row / layers * (layers + 1);
     int32_t *to = calloc(routes->routes.tokens * wide_row, sizeof *to);
     assert_non_null(to);
     for (size_t t = 0; t < routes->routes.tokens; t++) {
         memcpy(to + t * wide_row, routes->experts + t * row, row * sizeof *to);
-        memcpy(to + t * wide_row + row, routes->experts + t * row + row / layers * (layers - 1), row / layers * sizeof *to);
+        memcpy(to + t * wide_row + row, routes->experts + t * row + row / layers * (layers - 1),
+               row / layers * sizeof *to);
     }
-    return (vb_routes){.experts = to, .tokens = routes->routes.tokens, .layers = (int32_t)layers + 1, .top_k = routes->routes.top_k};
+    return (vb_routes){.experts = to, .tokens = routes->routes.tokens, .layers = (int32_t)layers + 1,
+                       .top_k = routes->routes.top_k};
 }
 
 /* Routes of MTP depths, which only vb_evaluate reads, do not keep sequences from sharing rows. */
@@ -404,7 +416,7 @@ static void batches_share_rows_with_routes_of_more_layers(void **unused)
     vb_model_close(m);
 }
 
-/* ---- saved sessions ----------------------------------------------------------------------------------------------------- */
+/* ---- saved sessions ---------------------------------------------------------------------------------------------- */
 
 static void a_session_is_loaded_with_the_routes_of_its_rows(void **unused)
 {
@@ -433,7 +445,8 @@ static void a_session_is_loaded_with_the_routes_of_its_rows(void **unused)
     check_same_prefix("a loaded session", &got, &plain, NEW - 5);
     vb_session_close(s);
     routes.experts[(PROMPT + 1) * row_size(&routes.routes) + 2 * (size_t)routes.routes.top_k] ^= 1;
-    REFUSED(vb_session_load(&s, m, &o, file, NULL, &err), VB_BAD_ARGUMENT, "was saved with other forced routes for its 23 computed tokens");
+    REFUSED(vb_session_load(&s, m, &o, file, NULL, &err), VB_BAD_ARGUMENT,
+            "was saved with other forced routes for its 23 computed tokens");
     o.routes.tokens = 0;
     REFUSED(vb_session_load(&s, m, &o, file, NULL, &err), VB_BAD_ARGUMENT, "was saved with other forced routes");
     o.routes = (vb_routes){0};
@@ -484,7 +497,7 @@ static void routes_of_mtp_depths_do_not_matter_for_a_saved_session(void **unused
     vb_model_close(m);
 }
 
-/* ---- what is refused ---------------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 static void invalid_routes_are_refused(void **unused)
 {
@@ -504,7 +517,8 @@ static void invalid_routes_are_refused(void **unused)
     at[1] = -1;
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "to expert -1, wanted 0 to ");
     at[1] = at[0];
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "the routes send token 3 in layer 2 to the same expert twice");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
+            "the routes send token 3 in layer 2 to the same expert twice");
     REFUSED(vb_batch_open(&b, m, &bo, &err), VB_BAD_ARGUMENT, "to the same expert twice");
     bo.session.routes = (vb_routes){0};
     OK(vb_batch_open(&b, m, &bo, &err));

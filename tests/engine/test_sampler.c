@@ -1,13 +1,13 @@
-/* tests/engine/test_sampler.c -- rule 8 of the contract: how a token is chosen from a row of logits. Published vectors for the
- * random numbers; for the choice, a second implementation that sorts and sums as the rule is worded, over thousands of
- * rows with ties. Runs in the repository's root. */
+/* tests/engine/test_sampler.c -- rule 8 of the contract: how a token is chosen from a row of logits. Published vectors
+ * for the random numbers; for the choice, a second implementation that sorts and sums as the rule is worded, over
+ * thousands of rows with ties. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
 
 #include "engine/choose/sampler.h"
 
-/* ---- random numbers ----------------------------------------------------------------------------------------------- */
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
 
 /* Random123, kat_vectors: "philox4x32 10" */
 TEST(philox_gives_the_published_words)
@@ -58,7 +58,7 @@ TEST(a_random_number_depends_on_seed_index_and_stream_as_the_rule_says)
     assert_int_equal(RANDOM_RESIDUAL, 3);
 }
 
-/* ---- argmax ------------------------------------------------------------------------------------------------------- */
+/* ---- argmax ------------------------------------------------------------------------------------------------------ */
 
 TEST(argmax_takes_the_lowest_index_and_zeros_are_equal)
 {
@@ -87,7 +87,7 @@ TEST(finite_rows_are_told_from_others)
     assert_true(all_finite(z, 0));
 }
 
-/* ---- the choice, as the rule is worded ----------------------------------------------------------------------------- */
+/* ---- the choice, as the rule is worded --------------------------------------------------------------------------- */
 
 #define MOST_V 300
 
@@ -129,7 +129,10 @@ static int by_value_then_index(const void *x, const void *y)
     return a->z > b->z ? -1 : a->z < b->z ? 1 : a->token - b->token;
 }
 
-static int by_index(const void *x, const void *y) { return ((const struct candidate *)x)->token - ((const struct candidate *)y)->token; }
+static int by_index(const void *x, const void *y)
+{
+    return ((const struct candidate *)x)->token - ((const struct candidate *)y)->token;
+}
 
 static int choose_by_rule(const struct case_of *c, size_t *left)
 {
@@ -202,7 +205,7 @@ static int choose_by_rule(const struct case_of *c, size_t *left)
     return last;
 }
 
-/* ---- random cases -------------------------------------------------------------------------------------------------- */
+/* ---- random cases ------------------------------------------------------------------------------------------------ */
 
 static float any_of(uint64_t *random, const float *values, size_t n) { return values[random_below(random, n)]; }
 #define ANY_OF(random, ...) any_of(random, (const float[]){__VA_ARGS__}, COUNT(((const float[]){__VA_ARGS__})))
@@ -225,7 +228,8 @@ static void random_case(struct case_of *c, uint64_t *random)
     for (size_t i = 0; i < c->count; i++)
         c->tokens[i] = (int32_t)random_below(random, c->V < 20 ? c->V : 20);
     c->o = (vb_sampling){.temperature = ANY_OF(random, 0, 1e-5f, 0.1f, 0.7f, 1, 1, 1, 3, 100),
-                         .top_k = (int32_t)ANY_OF(random, 0, 0, 0, 1, 2, 3, 10, 50, (float)c->V, (float)(c->V - 1), 1000),
+                         .top_k = (int32_t)ANY_OF(random, 0, 0, 0, 1, 2, 3, 10, 50, (float)c->V, (float)(c->V - 1),
+                                                  1000),
                          .top_p = ANY_OF(random, 0, 0, 1, 1e-9f, 0.1f, 0.5f, 0.5f, 0.9f, 0.999f, 0.99999994f),
                          .min_p = ANY_OF(random, 0, 0, 0, 1e-30f, 0.01f, 0.36787945f, 0.5f, 1),
                          .repetition_penalty = ANY_OF(random, 0, 0, 1, 1.3f, 0.5f),
@@ -273,7 +277,8 @@ static void check_case(const struct case_of *c, const char *name, size_t *left)
     int want = choose_by_rule(c, left), have = choose(c);
     if (have != want)
         fail_msg("%s: token %d, by the rule %d (V %zu, T %g, top-k %d, top-p %g, min-p %g, repetition %g, presence %g, "
-                 "frequency %g, %d biases, %s, %zu candidates)", name, have, want, c->V, (double)o->temperature, (int)o->top_k,
+                 "frequency %g, %d biases, %s, %zu "
+                 "candidates)", name, have, want, c->V, (double)o->temperature, (int)o->top_k,
                  (double)o->top_p, (double)o->min_p, (double)o->repetition_penalty, (double)o->presence_penalty,
                  (double)o->frequency_penalty, (int)o->bias_count, o->mask ? "masked" : "no mask", *left);
 }
@@ -314,8 +319,8 @@ TEST(limits_that_fall_on_a_candidate_keep_what_the_rule_keeps)
         for (uint64_t seed = 0; seed < 200; seed++) { /* four equal candidates: each weighs exactly a quarter */
             char name[64];
             c = (struct case_of){.V = 4, .logits = {2, 2, 2, 2}};
-            c.o = (vb_sampling){.temperature = 1, .top_p = cases[i].top_p, .min_p = cases[i].min_p, .top_k = cases[i].top_k,
-                                .seed = seed};
+            c.o = (vb_sampling){.temperature = 1, .top_p = cases[i].top_p, .min_p = cases[i].min_p,
+                                .top_k = cases[i].top_k, .seed = seed};
             snprintf(name, sizeof name, "limit %zu, seed %d", i, (int)seed);
             check_case(&c, name, &left);
             assert_int_equal(left, cases[i].left);
@@ -324,7 +329,9 @@ TEST(limits_that_fall_on_a_candidate_keep_what_the_rule_keeps)
     double w = (double)kernel_expf(half);
     for (int k = -1; k <= 1; k++) {
         c = (struct case_of){.V = 3, .logits = {half, 0, -20}};
-        c.o = (vb_sampling){.temperature = 1, .min_p = k < 0 ? nextafterf((float)w, 0) : k ? nextafterf((float)w, 1) : (float)w};
+        c.o = (vb_sampling){.temperature = 1, .min_p = k < 0 ? nextafterf((float)w, 0)
+                                                       : k ? nextafterf((float)w, 1)
+                                                       : (float)w};
         check_case(&c, "min-p", &left);
         assert_int_equal(left, k <= 0 ? 2 : 1);
     }
@@ -369,7 +376,7 @@ TEST(frequencies_are_those_of_the_softmax)
     }
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 TEST(options_out_of_range_are_refused_by_name)
 {
@@ -380,12 +387,23 @@ TEST(options_out_of_range_are_refused_by_name)
         vb_sampling o;
         const char *part;
     } bad[] = {
-        {{.temperature = 9e-6f}, "temperature"}, {{.temperature = -1}, "temperature"}, {{.temperature = NAN}, "temperature"},
-        {{.temperature = INFINITY}, "temperature"}, {{.top_k = -1}, "top-k"}, {{.top_p = -0.1f}, "top-p"},
-        {{.top_p = 1.01f}, "top-p"}, {{.top_p = NAN}, "top-p"}, {{.min_p = 2}, "min-p"}, {{.min_p = -1}, "min-p"},
-        {{.min_p = NAN}, "min-p"}, {{.repetition_penalty = -1}, "repetition"}, {{.repetition_penalty = NAN}, "repetition"},
-        {{.repetition_penalty = INFINITY}, "repetition"}, {{.presence_penalty = NAN}, "presence"},
-        {{.frequency_penalty = INFINITY}, "frequency"}, {{.bias_tokens = &beyond, .bias_values = &one, .bias_count = 1}, "bias"},
+        {{.temperature = 9e-6f}, "temperature"},
+        {{.temperature = -1}, "temperature"},
+        {{.temperature = NAN}, "temperature"},
+        {{.temperature = INFINITY}, "temperature"},
+        {{.top_k = -1}, "top-k"},
+        {{.top_p = -0.1f}, "top-p"},
+        {{.top_p = 1.01f}, "top-p"},
+        {{.top_p = NAN}, "top-p"},
+        {{.min_p = 2}, "min-p"},
+        {{.min_p = -1}, "min-p"},
+        {{.min_p = NAN}, "min-p"},
+        {{.repetition_penalty = -1}, "repetition"},
+        {{.repetition_penalty = NAN}, "repetition"},
+        {{.repetition_penalty = INFINITY}, "repetition"},
+        {{.presence_penalty = NAN}, "presence"},
+        {{.frequency_penalty = INFINITY}, "frequency"},
+        {{.bias_tokens = &beyond, .bias_values = &one, .bias_count = 1}, "bias"},
         {{.bias_tokens = &negative, .bias_values = &one, .bias_count = 1}, "bias"},
         {{.bias_tokens = &five, .bias_values = &nan_value, .bias_count = 1}, "bias"},
         {{.bias_tokens = &five, .bias_values = &infinite, .bias_count = 1}, "bias"},
@@ -402,7 +420,7 @@ TEST(options_out_of_range_are_refused_by_name)
     }
 }
 
-/* ---- in a session -------------------------------------------------------------------------------------------------- */
+/* ---- in a session ------------------------------------------------------------------------------------------------ */
 
 static int forbid_all_from(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {

@@ -1,5 +1,5 @@
-/* tests/engine/test_session.c -- a session from the outside: where a run ends, cutting and appending, many sessions in a pass,
- * refused calls, the caller's floating-point environment. Runs in the repository's root. */
+/* tests/engine/test_session.c -- a session from the outside: where a run ends, cutting and appending, many sessions in
+ * a pass, refused calls, the caller's floating-point environment. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -29,13 +29,14 @@ static int close_v3(void **unused __attribute__((unused)))
 static const struct way {
     const char *draft;
     int K;
-} ways[] = {{"none", 0}, {"mtp-vanilla", 1}, {"mtp-vanilla", 4}, {"mtp-vanilla", 15}, {"mtp-eagle", 1}, {"mtp-eagle", 4}, {"mtp-eagle", 15},
-          {"eagle-reroll", 5}, {"eagle-keep", 5}, {"ngram", 5}, {"draft-model", 4}};
+} ways[] = {{"none", 0}, {"mtp-vanilla", 1}, {"mtp-vanilla", 4}, {"mtp-vanilla", 15}, {"mtp-eagle", 1},
+            {"mtp-eagle", 4}, {"mtp-eagle", 15}, {"eagle-reroll", 5}, {"eagle-keep", 5}, {"ngram", 5},
+            {"draft-model", 4}};
 
 static vb_session *open_way(const struct way *w, int context, size_t count)
 {
-    vb_session_options o = {.context = context, .threads = 1, .drafting.method = w->draft, .drafting.tokens = w->K ? w->K : -1,
-                            .drafting.model = model, .poison_cut_rows = 1};
+    vb_session_options o = {.context = context, .threads = 1, .drafting.method = w->draft,
+                            .drafting.tokens = w->K ? w->K : -1, .drafting.model = model, .poison_cut_rows = 1};
     return open_session(model, &o, prompt, count);
 }
 
@@ -62,7 +63,7 @@ static int propose_right(struct drafter *d, struct workspace *w, int32_t *draft,
 static const struct drafter_type always_right = {.name = "right", .observe = see_nothing, .propose = propose_right,
                                                  .rewind = no_rewind, .close = close_nothing};
 
-/* ---- where a run ends --------------------------------------------------------------------------------------------- */
+/* ---- where a run ends -------------------------------------------------------------------------------------------- */
 
 /* Runs to an end that lies inside an accepted run of 7 drafts; the session must be able to go on as if nothing was. */
 struct stop {
@@ -96,7 +97,8 @@ static void check_stop(const char *what, const struct stop *stop, const struct r
     OK(vb_generate(s, &g, &r.result, &err));
     c->eos_token_ids[0] = was;
 
-    if (r.n != stop->at || r.result.tokens != stop->at || r.result.finish != stop->finish || s->count != PROMPT + stop->at)
+    if (r.n != stop->at || r.result.tokens != stop->at || r.result.finish != stop->finish ||
+        s->count != PROMPT + stop->at)
         fail_msg("%s: ended after %zu tokens (finish %d, timeline %zu), wanted %zu and finish %d", what, r.n,
                  (int)r.result.finish, s->count, stop->at, (int)stop->finish);
     check_same_prefix(what, plain, &r, stop->at);
@@ -154,7 +156,8 @@ TEST(no_draft_is_longer_than_the_length_leaves_room_for)
             generate(s, n, &r);
             for (size_t depth = 0; depth < VB_MAX_DRAFT; depth++)
                 if (depth + 2 >= n && r.result.drafted_by_depth[depth])
-                    fail_msg("%s %d: a draft of depth %zu in a run of %zu tokens", ways[w].draft, ways[w].K, depth + 1, n);
+                    fail_msg("%s %d: a draft of depth %zu in a run of %zu tokens", ways[w].draft, ways[w].K, depth + 1,
+                             n);
             vb_session_close(s);
         }
 }
@@ -209,7 +212,7 @@ TEST(a_prompt_of_one_token_and_one_that_fills_the_context)
     }
 }
 
-/* ---- cutting and appending ---------------------------------------------------------------------------------------- */
+/* ---- cutting and appending --------------------------------------------------------------------------------------- */
 
 /* n more tokens in this session, against a fresh plain one with the same timeline. */
 static void check_goes_on(const char *what, vb_session *s, size_t n)
@@ -267,7 +270,8 @@ TEST(appended_after_a_run_it_goes_on_like_a_fresh_session)
 
 TEST(penalties_count_what_was_chosen_until_a_cut_makes_it_prompt)
 {
-    vb_session_options o = {.context = 120, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 5, .poison_cut_rows = 1,
+    vb_session_options o = {.context = 120, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 5,
+                            .poison_cut_rows = 1,
                             .sampling = {.temperature = 0.7f, .seed = 4, .frequency_penalty = 0.8f,
                                          .repetition_penalty = 1.3f}};
     static struct record whole, part;
@@ -317,7 +321,8 @@ static int check_penalties(void *context, const vb_event *e)
 TEST(each_token_is_the_best_after_the_penalties_of_those_before_it)
 {
     vb_session_options o = {.context = 120, .threads = 1, .drafting.tokens = 5,
-                            .sampling = {.repetition_penalty = 1.2f, .presence_penalty = 0.5f, .frequency_penalty = 0.25f}};
+                            .sampling = {.repetition_penalty = 1.2f, .presence_penalty = 0.5f,
+                                         .frequency_penalty = 0.25f}};
     for (size_t way = 0; way < 3; way++) {
         static struct penalties p;
         p = (struct penalties){.rule = &o.sampling};
@@ -333,7 +338,7 @@ TEST(each_token_is_the_best_after_the_penalties_of_those_before_it)
     }
 }
 
-/* ---- many sessions in a pass -------------------------------------------------------------------------------------- */
+/* ---- many sessions in a pass ------------------------------------------------------------------------------------- */
 
 TEST(sessions_with_different_options_share_passes_and_no_bit_changes)
 {
@@ -346,7 +351,8 @@ TEST(sessions_with_different_options_share_passes_and_no_bit_changes)
     for (size_t i = 0; i < SESSIONS; i++) {
         size_t count = 1 + i * 7 % 60, n = i * 5 % 24;
         vb_session_options o = {.context = 100 - (int)(i % 3), .threads = 1, .prefill_chunk = 1 + (int)i * 11 % 50,
-                                .drafting.method = mtp_method(i), .drafting.tokens = i % 4 ? (int)(i % 16) : -1, .poison_cut_rows = 1,
+                                .drafting.method = mtp_method(i), .drafting.tokens = i % 4 ? (int)(i % 16) : -1,
+                                .poison_cut_rows = 1,
                                 .sampling = {.temperature = (float)(i % 2), .seed = i, .top_k = (int)(i % 3) * 10,
                                              .frequency_penalty = i % 5 ? 0.0f : 0.3f}};
         if (i % 4 && !(i % 16))
@@ -400,9 +406,14 @@ TEST(options_out_of_range_are_refused)
         vb_session_options o;
         const char *part;
     } bad[] = {
-        {{.context = -1}, "context"}, {{.context = 1281}, "1280"}, {{.threads = -1}, "threads"},
-        {{.prefill_chunk = -2}, "chunk"}, {{.isa = "mmx"}, "mmx"}, {{.drafting.method = "guess"}, "guess"},
-        {{.drafting.method = "mtp-eagle", .drafting.tokens = 16}, "16"}, {{.sampling = {.temperature = 1e-6f}}, "temperature"},
+        {{.context = -1}, "context"},
+        {{.context = 1281}, "1280"},
+        {{.threads = -1}, "threads"},
+        {{.prefill_chunk = -2}, "chunk"},
+        {{.isa = "mmx"}, "mmx"},
+        {{.drafting.method = "guess"}, "guess"},
+        {{.drafting.method = "mtp-eagle", .drafting.tokens = 16}, "16"},
+        {{.sampling = {.temperature = 1e-6f}}, "temperature"},
 #ifdef __x86_64__
         {{.isa = "neon"}, "neon"},
 #else
@@ -420,21 +431,22 @@ TEST(options_out_of_range_are_refused)
     vb_model_close(without);
 }
 
-/* ---- the caller's floating-point environment ----------------------------------------------------------------------- */
+/* ---- the caller's floating-point environment --------------------------------------------------------------------- */
 
 #ifdef __x86_64__
 TEST(the_callers_rounding_flushing_and_traps_change_no_bit_and_are_restored)
 {
     /* round down, towards zero, up; flush results and operands; traps for everything */
-    static const unsigned settings[] = {0x1f80 | 0x2000, 0x1f80 | 0x6000, 0x1f80 | 0x4000, 0x1f80 | 0x8040, 0x0000, 0xe040};
+    static const unsigned settings[] = {0x1f80 | 0x2000, 0x1f80 | 0x6000, 0x1f80 | 0x4000, 0x1f80 | 0x8040, 0x0000,
+                                        0xe040};
     static struct record plain, r;
     vb_sampling sampling = {.temperature = 0.9f, .seed = 8, .top_p = 0.9f, .min_p = 0.01f};
     unsigned usual = _mm_getcsr();
     run_plain(model, &sampling, prompt, PROMPT, 40, &plain);
     for (size_t i = 0; i < COUNT(settings); i++)
         for (size_t k = 0; k < 2; k++) {
-            vb_session_options o = {.context = 80, .exact_threads = 1, .threads = 2, .drafting.method = mtp_method(k), .drafting.tokens = 6,
-                                    .sampling = sampling, .poison_cut_rows = 1};
+            vb_session_options o = {.context = 80, .exact_threads = 1, .threads = 2, .drafting.method = mtp_method(k),
+                                    .drafting.tokens = 6, .sampling = sampling, .poison_cut_rows = 1};
             char what[64];
             vb_model *m = NULL;
             vb_session *s = NULL;

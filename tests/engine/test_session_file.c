@@ -1,5 +1,5 @@
-/* tests/engine/test_session_file.c -- session files that are wrong, or do not belong to the model: one sentence each, and no harm; and
- * how a file comes into being. */
+/* tests/engine/test_session_file.c -- session files that are wrong, or do not belong to the model: one sentence each,
+ * and no harm; and how a file comes into being. */
 #include "tests/support/engine_support.h"
 
 #include <errno.h>
@@ -32,7 +32,8 @@ static int end(void **unused)
     return 0;
 }
 
-static const vb_session_options drafting = {.context = 24, .threads = 1, .isa = "scalar", .drafting.method = "mtp-vanilla", .drafting.tokens = 2};
+static const vb_session_options drafting = {.context = 24, .threads = 1, .isa = "scalar",
+                                            .drafting.method = "mtp-vanilla", .drafting.tokens = 2};
 
 /* `tokens` of a prompt, and `n` more. */
 static vb_session *some_session(const vb_model *m, const vb_session_options *o, size_t tokens, size_t n)
@@ -60,7 +61,8 @@ static void check_refused(const char *path, const char *what, size_t at)
     vb_session_info info;
     for (int i = 0; i < 2; i++) {
         vb_error err = {0};
-        int code = i ? vb_session_info_read(&info, path, 1, NULL, &err) : vb_session_load(&s, model, &drafting, path, NULL, &err);
+        int code = i ? vb_session_info_read(&info, path, 1, NULL, &err)
+                     : vb_session_load(&s, model, &drafting, path, NULL, &err);
         if ((code != VB_BAD_CHECKPOINT && code != VB_UNSUPPORTED) || s || strncmp(err.message, path, strlen(path)) ||
             strchr(err.message, '\n'))
             fail_msg("%s %zu: %s gave %d, \"%s\"", what, at, i ? "info" : "load", code, err.message);
@@ -146,7 +148,8 @@ TEST(what_is_wrong_with_a_file_is_said)
     CHANGED(8, 4, VB_UNSUPPORTED, "is a session file of version 4; this program reads versions 1 to 3");
     CHANGED(30, 77, VB_BAD_CHECKPOINT, "is damaged: the checksum of its header is wrong");
     CHANGED(230, '!', VB_BAD_CHECKPOINT, "is damaged: the checksum of its section about is wrong");
-    CHANGED(size - 1, bytes[size - 1] ^ 4, VB_BAD_CHECKPOINT, "is damaged: the checksum of its section drafter is wrong");
+    CHANGED(size - 1, bytes[size - 1] ^ 4, VB_BAD_CHECKPOINT,
+            "is damaged: the checksum of its section drafter is wrong");
     char order[4];
     memcpy(order, bytes + 12, 4);
     for (int i = 0; i < 4; i++)
@@ -157,8 +160,10 @@ TEST(what_is_wrong_with_a_file_is_said)
     write_file(dir, "other", bytes, size - 1);
     REFUSED(vb_session_load(&s, model, &drafting, other, NULL, &err), VB_BAD_CHECKPOINT, "is cut short");
     write_file(dir, "other", "", 0);
-    REFUSED(vb_session_load(&s, model, &drafting, other, NULL, &err), VB_BAD_CHECKPOINT, "is no session file of Verbatim");
-    REFUSED(vb_session_load(&s, model, &drafting, "golden/tiny/v3/config.json", NULL, &err), VB_BAD_CHECKPOINT, "is no session file");
+    REFUSED(vb_session_load(&s, model, &drafting, other, NULL, &err), VB_BAD_CHECKPOINT,
+            "is no session file of Verbatim");
+    REFUSED(vb_session_load(&s, model, &drafting, "golden/tiny/v3/config.json", NULL, &err), VB_BAD_CHECKPOINT,
+            "is no session file");
     REFUSED(vb_session_load(&s, model, &drafting, dir, NULL, &err), VB_IO, "it is no file");
     REFUSED(vb_session_load(&s, model, &drafting, "/nowhere/session", NULL, &err), VB_IO, "No such file");
     assert_null(s);
@@ -262,7 +267,8 @@ TEST(a_session_of_another_model_or_other_options_is_refused_by_what_differs)
     same.context = 11;
     OK(vb_session_load(&s, model, &same, file, NULL, &err));
     vb_session_close(s);
-    copy_checkpoint(changed, TINY); /* one number of one vector; then of a matrix, where it may go unseen, but not all of it */
+    copy_checkpoint(changed, TINY); /* one number of one vector; then of a matrix, where it may go unseen, but not all
+                                       of it */
     break_tensor(changed, "model.norm.weight", 3, 1, 1);
     check_other(changed, NULL, &drafting, "weights is ");
     remove_dir(changed);
@@ -369,7 +375,9 @@ TEST(the_golden_file_is_read_and_goes_on_as_it_did)
     static struct record plain, loaded;
     vb_session *s = NULL;
     size_t count;
-    OK(vb_session_load(&s, model, &(vb_session_options){.context = 40, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 3},
+    OK(vb_session_load(&s, model,
+                       &(vb_session_options){.context = 40, .threads = 1, .drafting.method = "mtp-eagle",
+                                             .drafting.tokens = 3},
                        GOLDEN, NULL, &err));
     const int32_t *tokens = vb_tokens(s, &count);
     assert_int_equal(count, 12);
@@ -426,8 +434,9 @@ TEST(a_file_does_not_depend_on_who_wrote_it)
     size_t size, written_size;
     for (size_t i = 0; isas_here()[i]; i++)
         for (int32_t threads = 1; threads < 4; threads++) {
-            vb_session_options o = {.context = 60, .exact_threads = 1, .threads = threads, .isa = isas_here()[i], .prefill_chunk = 40 / threads,
-                                    .drafting.method = "mtp-eagle", .drafting.tokens = 2};
+            vb_session_options o = {.context = 60, .exact_threads = 1, .threads = threads, .isa = isas_here()[i],
+                                    .prefill_chunk = 40 / threads, .drafting.method = "mtp-eagle",
+                                    .drafting.tokens = 2};
             save_some(model, &o, 30, 6);
             OK(vb_read_file(NULL, file, &written, &written_size, &err));
             if (!first) {

@@ -1,5 +1,5 @@
-/* tests/engine/test_session_save.c -- a session that was saved and loaded goes on, bit for bit, as the one that was not. Files that
- * are wrong are test_session_file.c's. */
+/* tests/engine/test_session_save.c -- a session that was saved and loaded goes on, bit for bit, as the one that was
+ * not. Files that are wrong are test_session_file.c's. */
 #include "tests/support/engine_support.h"
 
 #include "engine/draft/mtp.h"
@@ -44,7 +44,8 @@ static vb_sampling some_sampling(size_t kind, uint64_t seed)
 {
     vb_sampling s = {.temperature = kind ? 0.9f : 0.0f, .seed = seed};
     if (kind == 2)
-        s.repetition_penalty = 1.3f, s.presence_penalty = 0.4f, s.frequency_penalty = 0.3f, s.top_k = 40, s.top_p = 0.95f;
+        s.repetition_penalty = 1.3f, s.presence_penalty = 0.4f, s.frequency_penalty = 0.3f, s.top_k = 40,
+        s.top_p = 0.95f;
     return s;
 }
 
@@ -56,16 +57,18 @@ static vb_session_options some_options(uint64_t *random, int32_t context)
     while (isas[known])
         known++;
     return (vb_session_options){.context = context, .exact_threads = 1, .threads = 1 + (int32_t)random_below(random, 3),
-                                .prefill_chunk = chunks[random_below(random, 4)], .isa = isas[random_below(random, known)],
-                                .drafting.method = methods[random_below(random, COUNT(methods))], .drafting.tokens = 1 + (int32_t)random_below(random, 4),
+                                .prefill_chunk = chunks[random_below(random, 4)],
+                                .isa = isas[random_below(random, known)],
+                                .drafting.method = methods[random_below(random, COUNT(methods))],
+                                .drafting.tokens = 1 + (int32_t)random_below(random, 4),
                                 .padded = (int)random_below(random, 2), .poison_cut_rows = 1};
 }
 
 static void tell(char what[256], const vb_session_options *o)
 {
     size_t used = strlen(what);
-    snprintf(what + used, 256 - used, "; %s K %d, %d threads, %s, chunk %d%s", o->drafting.method, o->drafting.tokens, o->threads, o->isa,
-             o->prefill_chunk, o->padded ? ", padded" : "");
+    snprintf(what + used, 256 - used, "; %s K %d, %d threads, %s, chunk %d%s", o->drafting.method, o->drafting.tokens,
+             o->threads, o->isa, o->prefill_chunk, o->padded ? ", padded" : "");
 }
 
 #define BEFORE 14 /* tokens at most before the file, */
@@ -75,7 +78,8 @@ static void one_hand_over(const vb_model *m, uint64_t *random)
 {
     static struct record plain, before, saved, loaded;
     int32_t prompt[48];
-    size_t count = 1 + random_below(random, COUNT(prompt)), n = random_below(random, BEFORE), kind = random_below(random, 3);
+    size_t count = 1 + random_below(random, COUNT(prompt)), n = random_below(random, BEFORE),
+           kind = random_below(random, 3);
     int hidden = (int)random_below(random, 2), prefill = (int)random_below(random, 2);
     vb_sampling sampling = some_sampling(kind, *random);
     vb_session_options here = some_options(random, (int32_t)(count + n + AFTER));
@@ -84,11 +88,13 @@ static void one_hand_over(const vb_model *m, uint64_t *random)
     here.sampling = there.sampling = sampling;
     here.prefill = there.prefill = random_below(random, 2) ? "expanded" : NULL;
     random_tokens(m, *random, prompt, count);
-    snprintf(what, sizeof what, "%zu + %zu tokens, sampling %zu, %s hidden states", count, n, kind, hidden ? "with" : "without");
+    snprintf(what, sizeof what, "%zu + %zu tokens, sampling %zu, %s hidden states", count, n, kind,
+             hidden ? "with" : "without");
     tell(what, &here);
     tell(what, &there);
 
-    vb_session_options alone = {.context = (int32_t)(count + n + AFTER), .threads = 1, .sampling = sampling, .prefill = here.prefill};
+    vb_session_options alone = {.context = (int32_t)(count + n + AFTER), .threads = 1, .sampling = sampling,
+                                .prefill = here.prefill};
     run(m, &alone, prompt, count, n + AFTER, &plain);
     vb_session *s = open_session(m, &here, prompt, count);
     if (prefill)
@@ -128,11 +134,12 @@ static void check_same_drafts(const char *what, const struct record *a, const st
     check_same(what, a, b);
     for (size_t i = 0; i < a->n; i++)
         if (a->depth[i] != b->depth[i])
-            fail_msg("%s: token %zu is of draft depth %d, without the file it was %d", what, i, b->depth[i], a->depth[i]);
+            fail_msg("%s: token %zu is of draft depth %d, without the file it was %d", what, i, b->depth[i],
+                     a->depth[i]);
     if (memcmp(a->result.drafted_by_depth, b->result.drafted_by_depth, sizeof a->result.drafted_by_depth) ||
         a->result.forwards != b->result.forwards)
-        fail_msg("%s: %zu drafts in %zu passes, without the file %zu in %zu", what, b->result.drafted, b->result.forwards,
-                 a->result.drafted, a->result.forwards);
+        fail_msg("%s: %zu drafts in %zu passes, without the file %zu in %zu", what, b->result.drafted,
+                 b->result.forwards, a->result.drafted, a->result.forwards);
 }
 
 static vb_model *open_under(const char *name, const char *conventions)
@@ -143,11 +150,12 @@ static vb_model *open_under(const char *name, const char *conventions)
     return m;
 }
 
-/* Prompt lengths on both sides of where the modules' rows are computed at once; a save before anything, after a prompt, within
- * decoding, and after a cut. */
+/* Prompt lengths on both sides of where the modules' rows are computed at once; a save before anything, after a prompt,
+ * within decoding, and after a cut. */
 TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
 {
-    static const char *const conventions[] = {NULL, "as=mindie", "as=llama.cpp", "missing-hidden=zeros", "as=vllm-2025", "module-hidden=target,chain-module=step"};
+    static const char *const conventions[] = {NULL, "as=mindie", "as=llama.cpp", "missing-hidden=zeros", "as=vllm-2025",
+                                              "module-hidden=target,chain-module=step"};
     static const size_t counts[] = {1, 2, 5, 17, 40}, steps[] = {0, 1, 2, 9};
     static struct record before, saved, loaded;
     size_t drafts = 0;
@@ -158,9 +166,11 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
                 size_t count = counts[k % COUNT(counts)], n = steps[k / COUNT(counts)];
                 int32_t prompt[40];
                 char what[256];
-                vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j], .drafting.tokens = k % 2 ? 3 : 1 + (int)(k % 5),
-                                        .padded = k % 3 == 0, .poison_cut_rows = 1};
-                snprintf(what, sizeof what, "%s, %zu + %zu tokens", conventions[i] ? conventions[i] : "no convention", count, n);
+                vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j],
+                                        .drafting.tokens = k % 2 ? 3 : 1 + (int)(k % 5), .padded = k % 3 == 0,
+                                        .poison_cut_rows = 1};
+                snprintf(what, sizeof what, "%s, %zu + %zu tokens", conventions[i] ? conventions[i] : "no convention",
+                         count, n);
                 o.isa = "best";
                 tell(what, &o);
                 random_tokens(m, k, prompt, count);
@@ -203,22 +213,26 @@ TEST(the_row_of_a_missing_hidden_state_is_the_same_after_a_load)
     vb_model_close(m);
 }
 
-/* Trees of drafts, and published heads: K = 3, the same with and without hidden states for the output, and with them for the drafts. */
+/* Trees of drafts, and published heads: K = 3, the same with and without hidden states for the output, and with them
+ * for the drafts. */
 TEST(trees_and_heads_go_on_too)
 {
     static const struct {
         const char *model, *draft, *head;
         int32_t topk;
     } kinds[] = {{"golden/tale", "mtp-eagle", NULL, 2}, {"golden/tiny/v3", "eagle", "golden/eagle/eagle1-v3", 0},
-                 {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 0}, {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 3},
-                 {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3", 0}, {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3", 3}};
+                 {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 0},
+                 {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 3},
+                 {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3", 0},
+                 {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3", 3}};
     static struct record plain, before, saved, loaded;
     for (size_t i = 0; i < COUNT(kinds); i++) {
         vb_model *m = open_model(kinds[i].model);
         for (size_t count = 2; count < 40; count += 9)
             for (int way = 0; way < 3; way++) { /* with hidden states; without; saved by another method */
                 int32_t prompt[40];
-                vb_session_options o = {.context = 80, .threads = 1, .drafting.method = kinds[i].draft, .drafting.head = kinds[i].head, .drafting.tokens = 3,
+                vb_session_options o = {.context = 80, .threads = 1, .drafting.method = kinds[i].draft,
+                                        .drafting.head = kinds[i].head, .drafting.tokens = 3,
                                         .drafting.tree.topk = kinds[i].topk, .poison_cut_rows = 1};
                 vb_session_options other = {.context = 80, .threads = 1, .drafting.method = "ngram"};
                 random_tokens(m, count, prompt, count);
@@ -248,7 +262,9 @@ TEST(a_smaller_K_drafts_from_what_a_larger_one_has_saved)
     for (size_t count = 2; count < 40; count += 9)
         for (int32_t K = 1; K < 4; K++) {
             int32_t prompt[40];
-            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = "mtp-vanilla", .drafting.tokens = 4}, small = o;
+            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = "mtp-vanilla",
+                                    .drafting.tokens = 4},
+                               small = o;
             small.drafting.tokens = K;
             random_tokens(m, count, prompt, count);
             vb_session *s = open_session(m, &o, prompt, count), *t = open_session(m, &small, prompt, count);
@@ -285,8 +301,9 @@ TEST(methods_that_need_the_tokens_alone_lose_nothing)
     for (size_t i = 10; i < 40; i++) /* something for ngram to find */
         prompt[i] = prompt[i - 10];
     for (size_t i = 0; i < COUNT(kinds); i++) {
-        vb_session_options o = {.context = 110, .threads = 1, .drafting.method = kinds[i], .drafting.tokens = 3, .drafting.callback = speak,
-                                .drafting.context = &V, .drafting.model = i == 2 ? same : NULL, .prefill_chunk = 13};
+        vb_session_options o = {.context = 110, .threads = 1, .drafting.method = kinds[i], .drafting.tokens = 3,
+                                .drafting.callback = speak, .drafting.context = &V,
+                                .drafting.model = i == 2 ? same : NULL, .prefill_chunk = 13};
         vb_session_info info;
         vb_session *s = open_session(m, &o, prompt, 40);
         generate(s, 15, &before);
@@ -311,7 +328,8 @@ TEST(a_loaded_session_shares_passes_with_others)
 {
     static struct record r[2], plain[2], before;
     vb_model *m = open_model("golden/tiny/v3-mtp3");
-    vb_session_options o = {.context = 60, .exact_threads = 1, .threads = 2, .drafting.method = "mtp-eagle", .drafting.tokens = 2};
+    vb_session_options o = {.context = 60, .exact_threads = 1, .threads = 2, .drafting.method = "mtp-eagle",
+                            .drafting.tokens = 2};
     int32_t prompt[2][20];
     vb_session *s[2];
     vb_result result[2];
@@ -345,10 +363,12 @@ TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
     for (size_t j = 1; j < COUNT(methods); j++)
         for (int kind = 0; kind < 3; kind++) {
             int32_t prompt[20];
-            vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3, .poison_cut_rows = 1,
-                                    .sampling = {.temperature = 0.8f, .seed = 3, .acceptance = kind == 2 ? "relaxed" : "rejection",
-                                                 .draft_sample_method = kind == 1 ? "greedy" : NULL, .thinking_begin = 7,
-                                                 .thinking_end = 8}};
+            vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3,
+                                    .poison_cut_rows = 1,
+                                    .sampling = {.temperature = 0.8f, .seed = 3,
+                                                 .acceptance = kind == 2 ? "relaxed" : "rejection",
+                                                 .draft_sample_method = kind == 1 ? "greedy" : NULL,
+                                                 .thinking_begin = 7, .thinking_end = 8}};
             random_tokens(m, j, prompt, 20);
             prompt[3] = 7;
             vb_session *s = open_session(m, &o, prompt, 20);
@@ -398,8 +418,9 @@ static void look_at_first_draft(void *context, const vb_trace *t)
             f->zeros = (int)i, f->slot = t->row[i].slot, f->index = t->row[i].index;
 }
 
-/* After the first token was chosen the row behind the newest hidden state proposes: without it the row takes zeros, in a slot of its own,
- * beside that of the row that was computed when it was known; two rounds later every row of the modules is the one that it would have been. */
+/* After the first token was chosen the row behind the newest hidden state proposes: without it the row takes zeros, in
+ * a slot of its own, beside that of the row that was computed when it was known; two rounds later every row of the
+ * modules is the one that it would have been. */
 TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
 {
     static struct record first, saved, loaded;
@@ -408,7 +429,8 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
         for (size_t count = 3; count < 40; count += 9) {
             int32_t prompt[40];
             struct first_draft f = {.zeros = -1};
-            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3, .poison_cut_rows = 1};
+            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3,
+                                    .poison_cut_rows = 1};
             vb_session_options traced = o;
             traced.trace = look_at_first_draft;
             traced.trace_context = &f;
@@ -445,7 +467,8 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
     vb_model_close(m);
 }
 
-/* A prompt alone: its last token is read after the load, so no hidden state is missing, and drafts are the same either way. */
+/* A prompt alone: its last token is read after the load, so no hidden state is missing, and drafts are the same either
+ * way. */
 TEST(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows)
 {
     static struct record plain, loaded;
@@ -453,7 +476,8 @@ TEST(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows)
     for (size_t j = 1; j < WITH_MODULES; j++)
         for (size_t count = 2; count < 40; count += 7) {
             int32_t prompt[40];
-            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3, .prefill_chunk = 11};
+            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3,
+                                    .prefill_chunk = 11};
             random_tokens(m, count, prompt, count);
             vb_session *s = open_session(m, &o, prompt, count);
             OK(vb_prefill(s, &err));
@@ -519,7 +543,8 @@ TEST(a_prompt_by_onednn_is_handed_over_when_it_is_done)
 {
     static struct record plain, before, loaded;
     vb_model *m = open_model("golden/tale");
-    vb_session_options o = {.context = 700, .threads = 1, .prefill = "onednn", .drafting.method = "mtp-eagle"}, contract = o;
+    vb_session_options o = {.context = 700, .threads = 1, .prefill = "onednn", .drafting.method = "mtp-eagle"},
+                       contract = o;
     int32_t prompt[600];
     vb_session *s = NULL, *t = NULL;
     vb_error why;

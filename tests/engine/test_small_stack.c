@@ -1,5 +1,5 @@
-/* tests/engine/test_small_stack.c -- a thread that has the stack which engine/verbatim.h promises to be enough, 64 KB, gets the
- * usual bits. Below the stack lies a megabyte that nobody may touch. Runs in the repository's root. */
+/* tests/engine/test_small_stack.c -- a thread that has the stack which engine/verbatim.h promises to be enough, 64 KB,
+ * gets the usual bits. Below the stack lies a megabyte that nobody may touch. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <pthread.h>
@@ -70,16 +70,21 @@ static void same_bits(const char *dir, const char *precision, const char *isa, c
     if (!child) {
         vb_model *m = NULL;
         vb_model_options model_options = {.precision = precision};
-        vb_session_options o = {.context = 64, .isa = isa, .drafting = {.method = draft, .tokens = draft ? 3 : 0}, .threads = threads, .exact_threads = 1};
+        vb_session_options o = {.context = 64, .isa = isa, .drafting = {.method = draft, .tokens = draft ? 3 : 0},
+                                .threads = threads, .exact_threads = 1};
         if (vb_model_open(&m, dir, &model_options, NULL))
             _exit(1);
-        uint64_t usual = run_on(m, &(vb_session_options){.context = 64, .isa = isa, .threads = 1}, 0), small = run_on(m, &o, 1);
+        uint64_t usual = run_on(m, &(vb_session_options){.context = 64, .isa = isa, .threads = 1}, 0),
+                 small = run_on(m, &o, 1);
         _exit(usual == small ? 0 : 2);
     }
     assert_true(waitpid(child, &status, 0) == child);
     if (status)
-        fail_msg("%s, %s, %s, draft %s, %d threads, on a stack of %zu bytes: %s", dir, precision, isa, draft ? draft : "none", threads, STACK,
-                 WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : WEXITSTATUS(status) == 2 ? "other bits" : "an error");
+        fail_msg("%s, %s, %s, draft %s, %d threads, on a stack of %zu bytes: %s", dir, precision, isa,
+                 draft ? draft : "none", threads, STACK,
+                 WIFSIGNALED(status) ? strsignal(WTERMSIG(status))
+                 : WEXITSTATUS(status) == 2 ? "other bits"
+                 : "an error");
 }
 
 static void all_settings(const char *dir, const char *const *precisions)

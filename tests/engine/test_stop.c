@@ -1,12 +1,12 @@
-/* tests/engine/test_stop.c -- stop strings: the automaton against a search by hand on texts cut anywhere, then runs that end with
- * one: on any draft, at any depth, they end where plain decoding ends. Runs in the repository's root. */
+/* tests/engine/test_stop.c -- stop strings: the automaton against a search by hand on texts cut anywhere, then runs
+ * that end with one: on any draft, at any depth, they end where plain decoding ends. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/choose/stop.h"
 #include "engine/text/tokenizer.h"
 #include "engine/base/utf8.h"
 
-/* ---- the automaton ------------------------------------------------------------------------------------------------ */
+/* ---- the automaton ----------------------------------------------------------------------------------------------- */
 
 #define MOST_WORDS 4
 
@@ -50,7 +50,8 @@ TEST(the_first_string_completed_is_found_wherever_the_text_is_cut)
     for (int i = 0; i < 20000; i++) {
         char words[MOST_WORDS][12], text[80];
         const char *strings[MOST_WORDS];
-        size_t count = 1 + random_below(&random, MOST_WORDS), size = random_below(&random, sizeof text), letters = 1 + random_below(&random, 3);
+        size_t count = 1 + random_below(&random, MOST_WORDS), size = random_below(&random, sizeof text),
+               letters = 1 + random_below(&random, 3);
         for (size_t k = 0; k < count; k++) {
             size_t n = 1 + random_below(&random, 9);
             for (size_t j = 0; j < n; j++)
@@ -95,7 +96,7 @@ TEST(strings_that_cannot_be_are_refused)
     stop_close(s, NULL);
 }
 
-/* ---- runs --------------------------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 #define PROMPT 12
 #define TOKENS 48
@@ -148,7 +149,8 @@ static int record_text(void *context, const vb_event *e)
     return record_event(&r->record, e);
 }
 
-static vb_generate_options stopping(struct stopped *r, const struct subject *s, const vb_session *session, const char *string)
+static vb_generate_options stopping(struct stopped *r, const struct subject *s, const vb_session *session,
+                                    const char *string)
 {
     r->record.stop_after = 0;
     vb_generate_options g = recording(&r->record, session, TOKENS);
@@ -192,7 +194,8 @@ static int string_at(const struct subject *s, size_t at, size_t length, char str
     memcpy(string, s->text + end - length, length);
     string[length] = '\0';
     strcpy(words[0], string);
-    return strlen(string) == length && utf8_valid(string, length) == length && search(s->text, end, words, 1).end == end;
+    return strlen(string) == length && utf8_valid(string, length) == length &&
+           search(s->text, end, words, 1).end == end;
 }
 
 /* Drafts that are right: the string is completed by a draft of any depth. */
@@ -201,7 +204,8 @@ struct right {
     const vb_session *session;
 };
 
-static void observe_nothing(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe_nothing(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens,
+                            const float *hidden, size_t n)
 {
     (void)d, (void)w, (void)pos, (void)tokens, (void)hidden, (void)n;
 }
@@ -226,25 +230,29 @@ TEST(a_run_ends_with_the_token_that_completes_a_string_whatever_was_drafted)
     static struct stopped r;
     size_t runs = 0, depths = 0;
     for (int temperature = 0; temperature < 2; temperature++) {
-        vb_sampling sampling = {.temperature = (float)temperature, .seed = 4, .presence_penalty = 0.5f, .repetition_penalty = 1.1f};
+        vb_sampling sampling = {.temperature = (float)temperature, .seed = 4, .presence_penalty = 0.5f,
+                                .repetition_penalty = 1.1f};
         subject_open(&s, &sampling);
         for (size_t at = 0; at < TOKENS; at += share)
             for (size_t length = 1; length < 12; length += 2 + at % 2) {
                 char string[12], what[128];
                 if (!string_at(&s, at, length, string))
                     continue;
-                for (size_t m = (at + length) % 3; m < COUNT(methods); m += 3) { /* two methods for each string, in turn */
+                for (size_t m = (at + length) % 3; m < COUNT(methods); m += 3) { /* two methods for each string, in
+                                                                                    turn */
                     int K = (int[]){1, 2, 3, 7, 15}[(at + m + length) % 5], right = !strcmp(methods[m], "right");
                     struct right drafter = {.timeline = s.timeline};
-                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = right ? "none" : methods[m],
-                                            .drafting.tokens = K, .sampling = sampling, .poison_cut_rows = 1};
+                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1,
+                                            .drafting.method = right ? "none" : methods[m], .drafting.tokens = K,
+                                            .sampling = sampling, .poison_cut_rows = 1};
                     vb_session *session = open_session(s.model, &o, s.timeline, PROMPT);
                     drafter.session = session;
                     if (right)
                         give_drafter(session, &right_type, &drafter, K);
                     vb_generate_options g = stopping(&r, &s, session, string);
                     OK(vb_generate(session, &g, &r.record.result, &err));
-                    snprintf(what, sizeof what, "\"%s\" with %s, K %d, temperature %d", string, methods[m], K, temperature);
+                    snprintf(what, sizeof what, "\"%s\" with %s, K %d, temperature %d", string, methods[m], K,
+                             temperature);
                     check_stopped(what, &s, &r, string);
                     assert_int_equal(session->count, PROMPT + r.record.n);
                     depths |= (size_t)1 << r.record.depth[r.record.n - 1];
@@ -279,7 +287,8 @@ TEST(sequences_of_a_batch_have_their_own_strings)
     char strings[SEQUENCES][12];
     subject_open(&s, NULL);
     for (size_t i = 0; i < SEQUENCES; i++) {
-        vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = mtp_method(i), .drafting.tokens = 3};
+        vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = mtp_method(i),
+                                .drafting.tokens = 3};
         size_t at = 30 - 12 * i;
         sessions[i] = open_session(s.model, &o, s.timeline, PROMPT);
         while (!string_at(&s, at, 4, strings[i]))

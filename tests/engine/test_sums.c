@@ -1,5 +1,5 @@
-/* tests/engine/test_sums.c -- the variance of a sum in F32, from which `diff --local` derives its bounds, covers sums of one sign and of
- * random signs, in the order that rounds most: one term after the other. */
+/* tests/engine/test_sums.c -- the variance of a sum in F32, from which `diff --local` derives its bounds, covers sums
+ * of one sign and of random signs, in the order that rounds most: one term after the other. */
 #include "reference/layers.h"
 
 #include <math.h>

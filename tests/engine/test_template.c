@@ -1,6 +1,6 @@
-/* tests/engine/test_template.c -- chat templates. Truth: what Jinja2 makes of golden/chat (vectors.jsonl), and, where they are, the
- * published templates with their renderings in ../shared/assets. Then what is refused by name, and that hostile templates end in
- * a sentence. Runs in the repository's root. */
+/* tests/engine/test_template.c -- chat templates. Truth: what Jinja2 makes of golden/chat (vectors.jsonl), and, where
+ * they are, the published templates with their renderings in ../shared/assets. Then what is refused by name, and that
+ * hostile templates end in a sentence. Runs in the repository's root. */
 #include "engine/template/template.h"
 
 #include <setjmp.h>
@@ -29,7 +29,8 @@ static char *read_text(const char *dir, const char *name, size_t *size)
 }
 
 /* The text, or NULL with the sentence in err. */
-static char *rendered(const char *source, size_t size, const char *name, const json_t *variables, size_t *n, vb_error *err)
+static char *rendered(const char *source, size_t size, const char *name, const json_t *variables, size_t *n,
+                      vb_error *err)
 {
     struct vb_template *t;
     char *text = NULL;
@@ -42,7 +43,8 @@ static char *rendered(const char *source, size_t size, const char *name, const j
     return text;
 }
 
-static void check_rendering(const char *source, size_t size, const char *name, const json_t *variables, const json_t *expected)
+static void check_rendering(const char *source, size_t size, const char *name, const json_t *variables,
+                            const json_t *expected)
 {
     vb_error err;
     size_t n = 0;
@@ -81,10 +83,11 @@ TEST(renderings_are_those_of_jinja2)
     json_t *j;
     assert_non_null(f);
     for (; (j = next_line(f)); count++, json_decref(j)) {
-        const char *file = json_string_value(json_object_get(j, "template")), *source = json_string_value(json_object_get(j, "source"));
+        const char *file = json_string_value(json_object_get(j, "template")),
+                   *source = json_string_value(json_object_get(j, "source"));
         char *text = file ? read_text("golden/chat", file, &size) : NULL;
-        check_rendering(text ? text : source, text ? size : strlen(source), file ? file : "template", json_object_get(j, "variables"),
-                        json_object_get(j, "expected"));
+        check_rendering(text ? text : source, text ? size : strlen(source), file ? file : "template",
+                        json_object_get(j, "variables"), json_object_get(j, "expected"));
         vb_free(NULL, text);
     }
     fclose(f);
@@ -146,8 +149,10 @@ TEST(what_is_not_implemented_is_refused_by_name)
         {"{{ loop.cycle }}", "loop is undefined"},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
-        expect_refused(cases[i][0], strlen(cases[i][0]), i + 1 < COUNT(cases) ? VB_UNSUPPORTED : VB_BAD_ARGUMENT, cases[i][1]);
-    expect_refused("{% for a in [1] %}{{ loop.depth }}{% endfor %}", 46, VB_BAD_ARGUMENT, "loop.depth is not implemented");
+        expect_refused(cases[i][0], strlen(cases[i][0]), i + 1 < COUNT(cases) ? VB_UNSUPPORTED : VB_BAD_ARGUMENT,
+                       cases[i][1]);
+    expect_refused("{% for a in [1] %}{{ loop.depth }}{% endfor %}", 46, VB_BAD_ARGUMENT,
+                   "loop.depth is not implemented");
     static const char *const sorts[][2] = {
         {"{{ [1] | sort(attribute='a.b') }}", "sort takes one attribute='NAME' only"},
         {"{{ ['\u00e9', 'a'] | sort }}", "sort takes ASCII strings only, unless case_sensitive"},
@@ -179,11 +184,12 @@ TEST(what_is_wrong_is_told_with_its_line)
         expect_refused(cases[i][0], strlen(cases[i][0]), VB_BAD_CHECKPOINT, cases[i][1]);
     expect_refused("a\xff", 2, VB_BAD_CHECKPOINT, "t.jinja: the template is not UTF-8 at byte 1");
     expect_refused("{\0 {{ x.y }}", 12, VB_BAD_ARGUMENT, "x is undefined");
-    expect_refused("{{ raise_exception('a\\n' ~ 'b\\x1b' ~ d) }}", 43, VB_BAD_ARGUMENT, "line 1: the template says: a?b?{'a': 1}");
+    expect_refused("{{ raise_exception('a\\n' ~ 'b\\x1b' ~ d) }}", 43, VB_BAD_ARGUMENT,
+                   "line 1: the template says: a?b?{'a': 1}");
     expect_refused("{{ 'a' + s.b }}", 15, VB_BAD_ARGUMENT, "b is undefined");
 }
 
-/* ---- hostile templates --------------------------------------------------------------------------------------------- */
+/* ---- hostile templates ------------------------------------------------------------------------------------------- */
 
 static char *repeated(const char *before, const char *what, size_t times, const char *after)
 {
@@ -197,8 +203,8 @@ static char *repeated(const char *before, const char *what, size_t times, const 
     return text;
 }
 
-/* Ends in this sentence. What it takes is bounded by what is counted, steps and bytes, which the sentences name; the alarm is for
- * a template that never ends. */
+/* Ends in this sentence. What it takes is bounded by what is counted, steps and bytes, which the sentences name; the
+ * alarm is for a template that never ends. */
 static void expect_bounded(char *source, int code, const char *message)
 {
     alarm(600);
@@ -213,7 +219,8 @@ static void expect_bounded(char *source, int code, const char *message)
 
 TEST(hostile_templates_end_in_a_sentence)
 {
-    static const char deep[] = "inside each other", nested[] = "nested more than", steps[] = "more than 20000000 steps", memory[] = "more than 256 MB";
+    static const char deep[] = "inside each other", nested[] = "nested more than", steps[] = "more than 20000000 steps",
+                      memory[] = "more than 256 MB";
     expect_bounded(repeated("{{ ", "(", 100000, "1"), VB_UNSUPPORTED, deep);
     expect_bounded(repeated("{{ ", "[", 100000, "1"), VB_UNSUPPORTED, deep);
     expect_bounded(repeated("{{ ", "{'a':", 40000, "1"), VB_UNSUPPORTED, deep);
@@ -226,32 +233,47 @@ TEST(hostile_templates_end_in_a_sentence)
     expect_bounded(repeated("{{ s", "[0]", 60000, " }}"), VB_BAD_ARGUMENT, nested);
     expect_bounded(repeated("{{ s", "|string", 30000, " }}"), VB_BAD_ARGUMENT, nested);
     expect_bounded(strdup("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), VB_BAD_ARGUMENT, nested);
-    expect_bounded(strdup("{% set n = namespace(l=[]) %}{% set x = n.l.append(n.l) %}{{ n.l }}"), VB_BAD_ARGUMENT, nested);
-    expect_bounded(strdup("{% set n = namespace(l=[]) %}{% set x = n.l.append(n.l) %}{{ n.l | tojson }}"), VB_BAD_ARGUMENT, nested);
-    expect_bounded(strdup("{% set n = [] %}{% set m = [] %}{% set x = n.append(m) %}{% set x = m.append(n) %}{{ n == m }}"), VB_BAD_ARGUMENT, nested);
+    expect_bounded(strdup("{% set n = namespace(l=[]) %}{% set x = n.l.append(n.l) %}{{ n.l }}"), VB_BAD_ARGUMENT,
+                   nested);
+    expect_bounded(strdup("{% set n = namespace(l=[]) %}{% set x = n.l.append(n.l) %}{{ n.l | tojson }}"),
+                   VB_BAD_ARGUMENT, nested);
+    expect_bounded(strdup("{% set n = [] %}{% set m = [] %}{% set x = n.append(m) %}{% set x = m.append(n) %}{{ n == m "
+                          "}}"),
+                   VB_BAD_ARGUMENT, nested);
     expect_bounded(strdup("{% for i in range(1000000000) %}x{% endfor %}"), VB_BAD_ARGUMENT, memory);
-    expect_bounded(strdup("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"), VB_BAD_ARGUMENT, memory);
-    expect_bounded(strdup("{% set l = [1] %}{% for i in l %}{% set x = l.append(1) %}{% endfor %}"), VB_BAD_ARGUMENT, "more than");
-    expect_bounded(strdup("{% set n = namespace(s='0123456789abcdef') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}"),
+    expect_bounded(strdup("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"),
                    VB_BAD_ARGUMENT, memory);
-    expect_bounded(strdup("{% set n = namespace(s='0123456789abcdef') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}"),
+    expect_bounded(strdup("{% set l = [1] %}{% for i in l %}{% set x = l.append(1) %}{% endfor %}"), VB_BAD_ARGUMENT,
+                   "more than");
+    expect_bounded(strdup("{% set n = namespace(s='0123456789abcdef') %}{% for i in range(99) %}{% set n.s = n.s + n.s "
+                          "%}{% endfor %}"),
+                   VB_BAD_ARGUMENT, memory);
+    expect_bounded(strdup("{% set n = namespace(s='0123456789abcdef') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s "
+                          "%}{% endfor %}"),
                    VB_BAD_ARGUMENT, memory);
     expect_bounded(strdup("{% set n = namespace(s='x') %}{% for i in range(22) %}{% set n.s = n.s + n.s %}{% endfor %}"
                           "{% for i in range(999999) %}{{ 'y' in n.s }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
     expect_bounded(strdup("{% set n = namespace(s='x') %}{% for i in range(22) %}{% set n.s = n.s + n.s %}{% endfor %}"
-                          "{% for i in range(999999) %}{{ n.s.strip('y') | length }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+                          "{% for i in range(999999) %}{{ n.s.strip('y') | length }}{% endfor "
+                          "%}"), VB_BAD_ARGUMENT, steps);
     expect_bounded(strdup("{% set n = namespace(s='x') %}{% for i in range(22) %}{% set n.s = n.s + n.s %}{% endfor %}"
                           "{{ n.s.rstrip(('y' ~ n.s).replace('yx', 'yz')) | length }}"), VB_BAD_ARGUMENT, steps);
     expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s == m.s }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
     expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s < m.s }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
     expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s in [m.s] }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
-    expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s.startswith(m.s) }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
-    expect_bounded(strdup(LONG "{% set d = {n.s: 1} %}{% for i in range(99999) %}{{ d[m.s] }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
-    expect_bounded(strdup("{% for i in range(1500) %}{% for j in range(999) %}{{ 0.1 + i }}{% endfor %}{% endfor %}"), VB_BAD_ARGUMENT, steps);
-    expect_bounded(strdup("{% set n = namespace(s='[],') %}{% for i in range(20) %}{% set n.s = n.s + n.s %}{% endfor %}"
-                          "{{ ('[' ~ n.s ~ '0]') | from_json }}"), VB_BAD_ARGUMENT, steps);
-    expect_bounded(strdup("{% set n = namespace(l=[1]) %}{% for i in range(40) %}{% set n.l = n.l + n.l %}{% endfor %}"), VB_BAD_ARGUMENT,
-                   "more than");
+    expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s.startswith(m.s) }}{% endfor %}"), VB_BAD_ARGUMENT,
+                   steps);
+    expect_bounded(strdup(LONG "{% set d = {n.s: 1} %}{% for i in range(99999) %}{{ d[m.s] }}{% endfor %}"),
+                   VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup("{% for i in range(1500) %}{% for j in range(999) %}{{ 0.1 + i }}{% endfor %}{% endfor %}"),
+                   VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup("{% set n = namespace(s='[],') %}{% for i in range(20) %}{% set n.s = n.s + n.s %}{% endfor "
+                          "%}"
+                          "{{ ('[' ~ n.s ~ '0]') | from_json }}"),
+                   VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup("{% set n = namespace(l=[1]) %}{% for i in range(40) %}{% set n.l = n.l + n.l %}{% endfor "
+                          "%}"),
+                   VB_BAD_ARGUMENT, "more than");
     expect_bounded(strdup("{{ 9223372036854775807 + 1 }}"), VB_BAD_ARGUMENT, "an integer out of range");
     expect_bounded(strdup("{{ (-9223372036854775807 - 1) // -1 }}"), VB_BAD_ARGUMENT, "an integer out of range");
     expect_bounded(repeated("", "x", 256 * 1024 + 1, ""), VB_UNSUPPORTED, "at most 262144 are taken");
@@ -259,16 +281,18 @@ TEST(hostile_templates_end_in_a_sentence)
 
 TEST(the_largest_steps_and_integers_are_no_trouble)
 {
-    static const char source[] = "{{ range(9223372036854775806, 9223372036854775807, 9) | list }}{{ 'abc'[::9223372036854775807] }}"
-                                 "{{ 'abc'[::-9223372036854775807] }}{{ 'abc'[-9223372036854775807:9223372036854775807] }}"
-                                 "{{ (-9223372036854775807 - 1) % -1 }}";
+    static const char
+        source[] = "{{ range(9223372036854775806, 9223372036854775807, 9) | list }}{{ 'abc'[::9223372036854775807] }}"
+                   "{{ 'abc'[::-9223372036854775807] }}{{ "
+                   "'abc'[-9223372036854775807:9223372036854775807] }}{{ (-9223372036854775807 - 1) % -1 "
+                   "}}";
     json_t *none = json_object(), *wanted = json_string("[9223372036854775806]acabc0");
     check_rendering(source, sizeof source - 1, "t", none, wanted);
     json_decref(none);
     json_decref(wanted);
 }
 
-/* ---- a checkpoint's template --------------------------------------------------------------------------------------- */
+/* ---- a checkpoint's template ------------------------------------------------------------------------------------- */
 
 static char *chat_text(const char *dir, vb_error *err)
 {
@@ -314,9 +338,11 @@ TEST(a_checkpoint_keeps_its_template_in_one_of_three_places)
     expect_no_chat(dir, VB_IO, "tokenizer_config.json: there is no chat template");
     WRITE("tokenizer_config.json", "{\"chat_template\":7}");
     expect_no_chat(dir, VB_BAD_CHECKPOINT, "neither a string nor a list");
-    WRITE("tokenizer_config.json", "{\"chat_template\":\"{{ messages[0].role }}{{ extra }}{{ add_generation_prompt }}{{ tools }}{{ bos_token }}\"}");
+    WRITE("tokenizer_config.json", "{\"chat_template\":\"{{ messages[0].role }}{{ extra }}{{ add_generation_prompt "
+                                   "}}{{ tools }}{{ bos_token }}\"}");
     expect_chat(dir, "user!TrueNone");
-    WRITE("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},{\"name\":\"default\",\"template\":\"yes\"}]}");
+    WRITE("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},{\"name\":"
+                                   "\"default\",\"template\":\"yes\"}]}");
     expect_chat(dir, "yes");
     WRITE("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"no\"}]}");
     expect_no_chat(dir, VB_BAD_CHECKPOINT, "one named \"default\"");
@@ -336,10 +362,12 @@ static void expect_marks(const char *source, const char *wanted)
     size_t n;
     vb_error err;
     json_t *variables = json_pack("{s:[s,s,s]}", "all", "a", "bc", "d");
-    if (template_parse(&t, source, strlen(source), "t", NULL, &err) || template_render_marked(t, variables, &marks, &text, &n, &err))
+    if (template_parse(&t, source, strlen(source), "t", NULL, &err) ||
+        template_render_marked(t, variables, &marks, &text, &n, &err))
         fail_msg("%s: %s", source, err.message);
     for (size_t i = 0; i < marks.count; i++)
-        snprintf(found + strlen(found), sizeof found - strlen(found), "%.*s|", (int)(marks.at[i].end - marks.at[i].first), text + marks.at[i].first);
+        snprintf(found + strlen(found), sizeof found - strlen(found), "%.*s|",
+                 (int)(marks.at[i].end - marks.at[i].first), text + marks.at[i].first);
     strcat(found, marks.moved ? "moved" : "");
     assert_string_equal(found, wanted);
     vb_free(NULL, marks.at);
@@ -353,7 +381,9 @@ TEST(generation_blocks_are_marked_in_the_text)
     expect_marks("x{% for c in all %}<{% generation %}{{ c }}{% endgeneration %}>{% endfor %}", "a|bc|d|");
     expect_marks("{% generation %}{% endgeneration %}{{ all[1] }}", "|");
     expect_marks("{% generation %}{{ all[0] }}{% generation %}x{% endgeneration %}{% endgeneration %}", "x|ax|");
-    expect_marks("{% generation %}k{% endgeneration %}{% set v %}{% generation %}x{% endgeneration %}{% endset %}{{ v }}", "k|moved");
+    expect_marks("{% generation %}k{% endgeneration %}{% set v %}{% generation %}x{% endgeneration %}{% endset %}{{ v "
+                 "}}",
+                 "k|moved");
     expect_marks("{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}-{{ m() }}", "moved");
     expect_marks("{% for i in range(40) %}{% generation %}{{ i % 10 }}{% endgeneration %}{% endfor %}",
                  "0|1|2|3|4|5|6|7|8|9|0|1|2|3|4|5|6|7|8|9|0|1|2|3|4|5|6|7|8|9|0|1|2|3|4|5|6|7|8|9|");

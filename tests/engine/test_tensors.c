@@ -1,5 +1,5 @@
-/* tests/engine/test_tensors.c -- vb_tensors: files of tensors as a client lists, reads and writes them. verbatim.h is the only header
- * of ours that it includes, as a client's would be. Runs in the repository's root. */
+/* tests/engine/test_tensors.c -- vb_tensors: files of tensors as a client lists, reads and writes them. verbatim.h is
+ * the only header of ours that it includes, as a client's would be. Runs in the repository's root. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,8 +44,10 @@ static size_t count_of(const vb_tensors *t)
 
 TEST(the_tensors_of_a_checkpoint_are_one_sorted_list)
 {
-    static const struct { const char *path; size_t count; } checkpoints[] = {
-        {"golden/tiny/v3", 311}, {"golden/tiny/v3-mtp3", 187}, {"golden/tiny/v3-mtp3/model-00001-of-000003.safetensors", 63}};
+    static const struct { const char *path; size_t count;
+    } checkpoints[] = {
+                       {"golden/tiny/v3", 311}, {"golden/tiny/v3-mtp3", 187},
+                       {"golden/tiny/v3-mtp3/model-00001-of-000003.safetensors", 63}};
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         vb_tensors *t = opened(checkpoints[i].path);
         vb_tensor one, before = {0}, same;
@@ -98,10 +100,13 @@ TEST(a_gguf_file_has_the_names_of_the_hugging_face_layout)
 /* Blocks and numbers of the gguf package; from any number on. */
 TEST(quantized_numbers_are_those_of_the_gguf_package)
 {
-    static const struct { const char *name; int64_t numbers; } types[] = {{"Q8_0", 32}, {"Q4_0", 32}, {"Q5_0", 32}, {"Q5_1", 32},
-                                                                          {"Q4_K", 256}, {"Q5_K", 256}, {"Q6_K", 256}, {"MXFP4", 32},
-                                                                          {"IQ2_XXS", 256}, {"IQ2_XS", 256}, {"IQ2_S", 256}, {"IQ3_XXS", 256}, {"IQ3_S", 256}, {"IQ1_S", 256}, {"IQ1_M", 256}, {"TQ1_0", 256}, {"TQ2_0", 256},
-        {"Q4_1", 32}, {"IQ4_NL", 32}, {"IQ4_XS", 256}, {"Q3_K", 256}, {"Q2_K", 256}, {"NVFP4", 64}};
+    static const struct {
+        const char *name;
+        int64_t numbers;
+    } types[] = {{"Q8_0", 32}, {"Q4_0", 32}, {"Q5_0", 32}, {"Q5_1", 32}, {"Q4_K", 256}, {"Q5_K", 256}, {"Q6_K", 256},
+                 {"MXFP4", 32}, {"IQ2_XXS", 256}, {"IQ2_XS", 256}, {"IQ2_S", 256}, {"IQ3_XXS", 256}, {"IQ3_S", 256},
+                 {"IQ1_S", 256}, {"IQ1_M", 256}, {"TQ1_0", 256}, {"TQ2_0", 256}, {"Q4_1", 32}, {"IQ4_NL", 32},
+                 {"IQ4_XS", 256}, {"Q3_K", 256}, {"Q2_K", 256}, {"NVFP4", 64}};
     vb_tensors *t = opened("golden/truth/blocks.safetensors");
     assert_string_equal(vb_tensors_metadata(t, "source"), "gguf 0.19.0");
     for (size_t i = 0; i < COUNT(types); i++) {
@@ -109,8 +114,9 @@ TEST(quantized_numbers_are_those_of_the_gguf_package)
         snprintf(name, sizeof name, "%s.blocks", types[i].name);
         vb_tensor want = found(t, types[i].name), blocks = found(t, name);
         size_t n = numbers_of(&want);
-        vb_tensor quantized = {.name = name, .dtype = types[i].name, .ndim = 2, .shape = {(int64_t)n / types[i].numbers, types[i].numbers},
-                               .data = blocks.data, .bytes = blocks.bytes};
+        vb_tensor quantized = {.name = name, .dtype = types[i].name, .ndim = 2,
+                               .shape = {(int64_t)n / types[i].numbers, types[i].numbers}, .data = blocks.data,
+                               .bytes = blocks.bytes};
         float *x = malloc(n * sizeof *x);
         for (size_t first = 0; first < 70; first += 23) {
             memset(x, 0xff, n * sizeof *x);
@@ -129,9 +135,12 @@ TEST(numbers_of_every_width_become_f32)
     const int32_t i32[] = {-3, 16777217, 5};
     const uint16_t f16[] = {0x3c00, 0xc000, 0x0001}, bf16[] = {0x3f80, 0xc000, 0x0001};
     const float f32[] = {1.5f, -0.0f, 0x1p-149f};
-    const struct { const char *dtype; const void *data; float want[3]; } known[] = {
-        {"F64", f64, {0.1f, -2.0f, INFINITY}}, {"I64", i64, {-3.0f, 16777216.0f, 5.0f}}, {"I32", i32, {-3.0f, 16777216.0f, 5.0f}},
-        {"F16", f16, {1.0f, -2.0f, 0x1p-24f}}, {"BF16", bf16, {1.0f, -2.0f, 0x1p-133f}}, {"F32", f32, {1.5f, -0.0f, 0x1p-149f}}};
+    const struct { const char *dtype; const void *data; float want[3];
+    } known[] = {
+                 {"F64", f64, {0.1f, -2.0f, INFINITY}}, {"I64", i64, {-3.0f, 16777216.0f, 5.0f}},
+                 {"I32", i32, {-3.0f, 16777216.0f, 5.0f}},
+                 {"F16", f16, {1.0f, -2.0f, 0x1p-24f}}, {"BF16", bf16, {1.0f, -2.0f, 0x1p-133f}},
+                 {"F32", f32, {1.5f, -0.0f, 0x1p-149f}}};
     for (size_t i = 0; i < COUNT(known); i++) {
         char unaligned[32];
         vb_tensor t = {.name = "x", .dtype = known[i].dtype, .ndim = 1, .shape = {3}, .data = unaligned + 1};
@@ -195,7 +204,8 @@ TEST(what_was_written_is_read_back)
     const vb_tensor list[] = {{.name = "z", .dtype = "F32", .ndim = 2, .shape = {2, 3}, .data = x, .bytes = sizeof x},
                               {.name = "a \"quoted\" \xc3\xa9", .dtype = "I64", .data = &id, .bytes = sizeof id},
                               {.name = "empty", .dtype = "BF16", .ndim = 1},
-                              {.name = "large", .dtype = "U8", .ndim = 1, .shape = {sizeof large}, .data = large, .bytes = sizeof large}};
+                              {.name = "large", .dtype = "U8", .ndim = 1, .shape = {sizeof large}, .data = large,
+                               .bytes = sizeof large}};
     struct progress p = {0};
     make_dir(dir);
     snprintf(path, sizeof path, "%s/out", dir);
@@ -234,7 +244,14 @@ TEST(what_no_file_can_hold_is_refused)
     make_dir(dir);
     snprintf(path, sizeof path, "%s/out", dir);
     refused(write_to(path, twice, 2, NULL), VB_BAD_ARGUMENT, "out: x is there twice");
-    struct { const char *name, *dtype; int32_t ndim; int64_t extent; size_t bytes; int code; const char *part; } bad[] = {
+    struct {
+        const char *name, *dtype;
+        int32_t ndim;
+        int64_t extent;
+        size_t bytes;
+        int code;
+        const char *part;
+    } bad[] = {
         {"", "F32", 2, 2, 24, VB_BAD_ARGUMENT, "out: a tensor's name is empty"},
         {NULL, "F32", 2, 2, 24, VB_BAD_ARGUMENT, "out: a tensor's name is empty"},
         {"a\n", "F32", 2, 2, 24, VB_BAD_ARGUMENT, "not printable"},
@@ -274,7 +291,8 @@ TEST(files_that_are_wrong_are_refused)
     write_file(dir, "short", "1234567", 7);
     refused(vb_tensors_open(&t, path, NULL, &err), VB_BAD_CHECKPOINT, "7 bytes are no safetensors file");
     write_file(dir, "short", "\4\0\0\0\0\0\0\0{}  x", 13);
-    refused(vb_tensors_open(&t, path, NULL, &err), VB_BAD_CHECKPOINT, "its tensors end at byte 0 of the data, the file holds 1");
+    refused(vb_tensors_open(&t, path, NULL, &err), VB_BAD_CHECKPOINT,
+            "its tensors end at byte 0 of the data, the file holds 1");
     write_file(dir, "short", "GGUF\3\0\0\0", 8);
     refused(vb_tensors_open(&t, path, NULL, &err), VB_BAD_CHECKPOINT, "short");
     assert_null(t);

@@ -1,7 +1,8 @@
-/* tests/engine/test_threads.c -- what threads may share, they share here all at once: a model that nobody has used before, and a
- * tokenizer. Every thread's bits are those of a session that is alone. `make tsan` builds this test and the library with
- * ThreadSanitizer, which reports a data race even where it changes no bit.
- *     test_threads ISA    in f32 with this instruction set; in bf16, where only the best one learns about weights, with the best */
+/* tests/engine/test_threads.c -- what threads may share, they share here all at once: a model that nobody has used
+ * before, and a tokenizer. Every thread's bits are those of a session that is alone. `make tsan` builds this test and
+ * the library with ThreadSanitizer, which reports a data race even where it changes no bit.
+ *     test_threads ISA    in f32 with this instruction set; in bf16, where only the best one learns about weights, with
+ *                         the best */
 #include "tests/support/engine_support.h"
 
 #include <pthread.h>
@@ -90,7 +91,8 @@ static void start_together(struct worker *workers, void *(*work_of)(void *))
 /* In bf16 the first passes also learn, for all sessions, which matrices have tiny weights. */
 static void sessions_share(const char *precision, const char *isa)
 {
-    static const char *const methods[THREADS] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "mtp-eagle", "mtp-eagle"};
+    static const char *const methods[THREADS] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep",
+                                                 "ngram", "mtp-eagle", "mtp-eagle"};
     vb_model_options how = {.precision = precision};
     int32_t prompt[PROMPT];
     uint64_t alone = 0;
@@ -103,8 +105,9 @@ static void sessions_share(const char *precision, const char *isa)
             workers[i].model = m;
             workers[i].prompt = prompt;
             workers[i].batch = i == THREADS - 1;
-            workers[i].options = (vb_session_options){.context = PROMPT + TOKENS, .prefill_chunk = 8, .threads = 1 + i % 2, .exact_threads = 1,
-                                                      .isa = isa, .drafting.method = methods[i], .drafting.tokens = 3};
+            workers[i].options = (vb_session_options){.context = PROMPT + TOKENS, .prefill_chunk = 8,
+                                                      .threads = 1 + i % 2, .exact_threads = 1, .isa = isa,
+                                                      .drafting.method = methods[i], .drafting.tokens = 3};
         }
         workers[THREADS - 2].options.drafting.tree.topk = 2; /* a tree */
         start_together(workers, work);
@@ -119,7 +122,8 @@ static void sessions_share(const char *precision, const char *isa)
             assert_int_equal(workers[i].results, workers[i].batch ? REQUESTS : 1);
             for (size_t j = 0; j < workers[i].results; j++)
                 if (workers[i].fingerprint[j] != alone)
-                    fail_msg("round %d, thread %d, draft %s: its logits are not those of a session alone", round, i, methods[i]);
+                    fail_msg("round %d, thread %d, draft %s: its logits are not those of a session alone", round, i,
+                             methods[i]);
         }
         vb_model_close(m);
     }
@@ -130,7 +134,8 @@ static const char *isa_of_f32;
 TEST(sessions_in_many_threads_share_a_new_model_and_have_the_bits_of_one_alone) { sessions_share("f32", isa_of_f32); }
 TEST(sessions_in_many_threads_learn_about_weights_and_have_the_bits_of_one_alone) { sessions_share("bf16", NULL); }
 
-static const char text[] = "Once upon a time there was a man who did nothing but gamble -- 1,234 times, don't you know?\n\n  \xc3\xa4 \xe4\xbd\xa0\xe5\xa5\xbd";
+static const char text[] = "Once upon a time there was a man who did nothing but gamble -- 1,234 times, don't you "
+                           "know?\n\n  \xc3\xa4 \xe4\xbd\xa0\xe5\xa5\xbd";
 
 static void *encode(void *arg)
 {

@@ -1,6 +1,6 @@
-/* tests/engine/test_tiktoken.c -- tokenizers in tiktoken's format and in Mistral's (tekken.json). Truth: golden/tiktoken, made by the
- * `tiktoken` package as the Python code of Kimi-K2 and Moonlight calls it, and golden/tekken, made by mistral-common. Runs in
- * the repository's root. */
+/* tests/engine/test_tiktoken.c -- tokenizers in tiktoken's format and in Mistral's (tekken.json). Truth:
+ * golden/tiktoken, made by the `tiktoken` package as the Python code of Kimi-K2 and Moonlight calls it, and
+ * golden/tekken, made by mistral-common. Runs in the repository's root. */
 #include "engine/text/tokenizer.h"
 
 #include <setjmp.h>
@@ -20,7 +20,7 @@
 #define TEKKEN "golden/tekken"
 #define KIMI "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}}"
 
-/* ---- helpers ------------------------------------------------------------------------------------------------------ */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
 struct text {
     char *s;
@@ -78,7 +78,8 @@ static void say_line(struct text *t, const unsigned char *bytes, size_t n, long 
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
         unsigned bits = bytes[i] << 16u | (i + 1 < n ? bytes[i + 1] << 8u : 0) | (i + 2 < n ? bytes[i + 2] : 0u);
-        char four[4] = {digit[bits >> 18], digit[bits >> 12 & 63], i + 1 < n ? digit[bits >> 6 & 63] : '=', i + 2 < n ? digit[bits & 63] : '='};
+        char four[4] = {digit[bits >> 18], digit[bits >> 12 & 63], i + 1 < n ? digit[bits >> 6 & 63] : '=',
+                        i + 2 < n ? digit[bits & 63] : '='};
         add(t, four, 4);
     }
     char end[24];
@@ -112,7 +113,8 @@ static void check_ids(const struct vb_tokenizer *t, const char *text, int specia
     assert_true(!same || at == strlen(text));
     if (!same) {
         char *dump = json_dumps(want, JSON_COMPACT);
-        print_error("%s, special tokens %s: \"%.200s\"\nwanted %.300s\n   got ", what, special ? "recognised" : "as text", text, dump);
+        print_error("%s, special tokens %s: \"%.200s\"\nwanted %.300s\n   got ", what,
+                    special ? "recognised" : "as text", text, dump);
         for (size_t i = 0; i < n && i < 60; i++)
             print_error("%s%d", i ? "," : "[", ids[i]);
         print_error("]\n");
@@ -123,8 +125,8 @@ static void check_ids(const struct vb_tokenizer *t, const char *text, int specia
 }
 
 /* The FNV-1a of a text's ids, as the golden script has it. */
-static void check_hash(const struct vb_tokenizer *t, const struct text *text, int special, json_int_t want_n, const char *want,
-                       const char *what)
+static void check_hash(const struct vb_tokenizer *t, const struct text *text, int special, json_int_t want_n,
+                       const char *want, const char *what)
 {
     int32_t *ids;
     size_t n;
@@ -150,14 +152,15 @@ static struct text reordered(const struct text *ranks, const json_t *order)
         char end[24];
         const char *space = strchr(line, ' ');
         add(&t, line, (size_t)(space - line));
-        snprintf(end, sizeof end, " %lld\r\n\n", (long long)json_integer_value(json_array_get(order, i))); /* other ends of lines, too */
+        /* other ends of lines, too */
+        snprintf(end, sizeof end, " %lld\r\n\n", (long long)json_integer_value(json_array_get(order, i)));
         say(&t, end);
         line = strchr(space, '\n') + 1;
     }
     return t;
 }
 
-/* ---- against outside truth ---------------------------------------------------------------------------------------- */
+/* ---- against outside truth --------------------------------------------------------------------------------------- */
 
 /* Of a trained table and of ranks that no training gives: parts that come after what is made of them, bytes last. */
 TEST(ids_are_those_of_tiktoken_whatever_the_ranks)
@@ -205,7 +208,8 @@ TEST(long_texts_are_cut_where_the_python_code_cuts_them)
             for (json_int_t times = json_integer_value(json_array_get(part, 1)); times; times--)
                 say(&text, json_string_value(json_array_get(part, 0)));
         snprintf(what, sizeof what, "long text %zu", i);
-        check_hash(t, &text, 1, json_integer_value(json_array_get(c, 1)), json_string_value(json_array_get(c, 2)), what);
+        check_hash(t, &text, 1, json_integer_value(json_array_get(c, 1)), json_string_value(json_array_get(c, 2)),
+                   what);
         free(text.s);
     }
     assert_true(i > 5);
@@ -234,7 +238,8 @@ TEST(every_character_is_cut_as_tiktoken_cuts_it)
     struct vb_tokenizer *t = parse(ranks.s, KIMI);
     json_array_foreach(json_object_get(vectors, "characters"), i, block)
     {
-        uint32_t first = (uint32_t)json_integer_value(json_array_get(block, 0)), step = (uint32_t)json_integer_value(json_array_get(block, 1));
+        uint32_t first = (uint32_t)json_integer_value(json_array_get(block, 0)),
+                 step = (uint32_t)json_integer_value(json_array_get(block, 1));
         struct text text = {0};
         char what[32];
         for (uint32_t c = first ? first : 1; c < first + 4096 * step && c < 0x110000; c += step) {
@@ -256,7 +261,7 @@ TEST(every_character_is_cut_as_tiktoken_cuts_it)
     json_decref(vectors);
 }
 
-/* ---- what a directory says ------------------------------------------------------------------------------------------ */
+/* ---- what a directory says --------------------------------------------------------------------------------------- */
 
 TEST(a_directory_names_its_special_tokens_and_the_rest_are_reserved)
 {
@@ -282,7 +287,7 @@ TEST(a_directory_names_its_special_tokens_and_the_rest_are_reserved)
     tokenizer_close(t);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------ */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 static void refused(const char *ranks, size_t size, const char *config, int code, const char *want)
 {
@@ -299,11 +304,21 @@ TEST(ranks_that_are_wrong_are_told_in_one_sentence)
         const char *line, *want;
     } cases[] = {
         {"YWI=", "t.model: line 257 is not a token in base64, a space and its rank"},
-        {"YWI= ", "line 257 is not"},         {" 256", "line 257 is not"},          {"YWI 256", "line 257 is not"},
-        {"YW*= 256", "line 257 is not"},      {"YWJ= 256", "line 257 is not"},      {"Y=== 256", "line 257 is not"},
-        {"YWI=YWI= 256", "line 257 is not"},  {"==== 256", "line 257 is not"},      {"YWI=  256", "line 257 is not"},
-        {"YWI= -1", "line 257 is not"},       {"YWI= 2x6", "line 257 is not"},      {"YWI= 256 1", "line 257 is not"},
-        {"YWI= 9999999999", "line 257 is not"}, {"\xff\xfe\x80\x81 256", "line 257 is not"}, {"{\"a\": 1}", "line 257 is not"},
+        {"YWI= ", "line 257 is not"},
+        {" 256", "line 257 is not"},
+        {"YWI 256", "line 257 is not"},
+        {"YW*= 256", "line 257 is not"},
+        {"YWJ= 256", "line 257 is not"},
+        {"Y=== 256", "line 257 is not"},
+        {"YWI=YWI= 256", "line 257 is not"},
+        {"==== 256", "line 257 is not"},
+        {"YWI=  256", "line 257 is not"},
+        {"YWI= -1", "line 257 is not"},
+        {"YWI= 2x6", "line 257 is not"},
+        {"YWI= 256 1", "line 257 is not"},
+        {"YWI= 9999999999", "line 257 is not"},
+        {"\xff\xfe\x80\x81 256", "line 257 is not"},
+        {"{\"a\": 1}", "line 257 is not"},
         {"YWI= 300", "line 257 has rank 300, but 257 tokens have the ranks 0 to 256"},
         {"YWI= 7", "line 257 has rank 7, which another line has"},
         {"YQ== 256", "line 257 has the token of rank 97 once more"},
@@ -355,26 +370,34 @@ TEST(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence)
         int code;
         const char *want;
     } cases[] = {
-        {"{}", VB_UNSUPPORTED, "tokenizer_config.json: the tokenizer's class (auto_map or tokenizer_class) is \"\"; how words are cut is known for "},
+        {"{}", VB_UNSUPPORTED,
+         "tokenizer_config.json: the tokenizer's class (auto_map or tokenizer_class) is \"\"; how words are cut is "
+         "known for "},
         {"{\"tokenizer_class\":\"GPT2Tokenizer\"}", VB_UNSUPPORTED, "is \"GPT2Tokenizer\""},
-        {"{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_qwen.QWenTokenizer\",null]},\"tokenizer_class\":\"TikTokenTokenizer\"}", VB_UNSUPPORTED,
-         "is \"tokenization_qwen.QWenTokenizer\""},
+        {"{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_qwen.QWenTokenizer\",null]},\"tokenizer_class\":"
+         "\"TikTokenTokenizer\"}",
+         VB_UNSUPPORTED, "is \"tokenization_qwen.QWenTokenizer\""},
         {"{\"auto_map\":{\"AutoTokenizer\":[null]}}", VB_UNSUPPORTED, "is \"\""},
         {"[1]", VB_BAD_CHECKPOINT, "tokenizer_config.json: not a JSON object"},
         {"{\"a\"", VB_BAD_CHECKPOINT, "tokenizer_config.json: line 1, column "},
         {WITH("\"bos_token\":\"<s>\""), VB_BAD_CHECKPOINT, "bos_token is \"<s>\", which is no token"},
-        {WITH("\"added_tokens_decoder\":[]"), VB_BAD_CHECKPOINT, "tokenizer_config.json: added_tokens_decoder is not an object"},
-        {WITH("\"added_tokens_decoder\":{\"x\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT, "added_tokens_decoder.x is not an id with a content"},
-        {WITH("\"added_tokens_decoder\":{\"-300\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT, "added_tokens_decoder.-300 is not"},
-        {WITH("\"added_tokens_decoder\":{\"300\":{\"content\":\"\"}}"), VB_BAD_CHECKPOINT, "added_tokens_decoder.300 is not"},
+        {WITH("\"added_tokens_decoder\":[]"), VB_BAD_CHECKPOINT,
+         "tokenizer_config.json: added_tokens_decoder is not an object"},
+        {WITH("\"added_tokens_decoder\":{\"x\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT,
+         "added_tokens_decoder.x is not an id with a content"},
+        {WITH("\"added_tokens_decoder\":{\"-300\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT,
+         "added_tokens_decoder.-300 is not"},
+        {WITH("\"added_tokens_decoder\":{\"300\":{\"content\":\"\"}}"), VB_BAD_CHECKPOINT,
+         "added_tokens_decoder.300 is not"},
         {WITH("\"added_tokens_decoder\":{\"300\":\"a\"}"), VB_BAD_CHECKPOINT, "added_tokens_decoder.300 is not"},
         {WITH("\"added_tokens_decoder\":{\"255\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT,
          "tokenizer_config.json: added token \"a\" has id 255, wanted 256 to 513, behind the ranks"},
-        {WITH("\"added_tokens_decoder\":{\"99999999999999999999\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT, "added token \"a\" has id 9999"},
+        {WITH("\"added_tokens_decoder\":{\"99999999999999999999\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT,
+         "added token \"a\" has id 9999"},
         {WITH("\"added_tokens_decoder\":{\"300\":{\"content\":\"a\"}}"), VB_BAD_CHECKPOINT,
          "added token \"a\" has id 300, the vocabulary says 97"},
-        {WITH("\"added_tokens_decoder\":{\"300\":{\"content\":\"<x>\"},\"301\":{\"content\":\"<x>\"}}"), VB_BAD_CHECKPOINT,
-         "added token \"<x>\" is there twice"},
+        {WITH("\"added_tokens_decoder\":{\"300\":{\"content\":\"<x>\"},\"301\":{\"content\":\"<x>\"}}"),
+         VB_BAD_CHECKPOINT, "added token \"<x>\" is there twice"},
     };
     struct text ranks = all_bytes();
     for (size_t i = 0; i < COUNT(cases); i++)
@@ -384,7 +407,7 @@ TEST(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence)
     free(ranks.s);
 }
 
-/* ---- tekken.json ---------------------------------------------------------------------------------------------------- */
+/* ---- tekken.json ------------------------------------------------------------------------------------------------- */
 
 /* mistral-common never reads special tokens in a text. */
 TEST(ids_of_tekken_json_are_those_of_mistral_common)
@@ -464,27 +487,33 @@ TEST(a_wrong_tekken_json_is_told_in_one_sentence)
         {"config/pattern", "'[^ ]+|a$'", VB_UNSUPPORTED, "config.pattern has a $, which is not implemented"},
         {"config/pattern", "'^a'", VB_UNSUPPORTED, "config.pattern has a ^"},
         {"config/pattern", "'\\\\w+'", VB_UNSUPPORTED, "uses \\w, which is not implemented"},
-        {"config/default_vocab_size", "", VB_BAD_CHECKPOINT, "config.default_vocab_size is missing, wanted 1 to 16777216"},
+        {"config/default_vocab_size", "", VB_BAD_CHECKPOINT,
+         "config.default_vocab_size is missing, wanted 1 to 16777216"},
         {"config/default_vocab_size", "300.0", VB_BAD_CHECKPOINT, "config.default_vocab_size is 300.0"},
-        {"config/default_vocab_size", "293", VB_BAD_CHECKPOINT, "default_vocab_size is 293 with 20 special tokens, and vocab has 272 tokens"},
+        {"config/default_vocab_size", "293", VB_BAD_CHECKPOINT,
+         "default_vocab_size is 293 with 20 special tokens, and vocab has 272 tokens"},
         {"config/default_vocab_size", "20", VB_BAD_CHECKPOINT, "default_vocab_size is 20 with 20 special tokens"},
         {"config/default_vocab_size", "200", VB_BAD_CHECKPOINT, "there is no token for byte 0xB4"},
         {"config/default_num_special_tokens", "0", VB_BAD_CHECKPOINT, "config.default_num_special_tokens is 0"},
         {"config/default_num_special_tokens", "1e20", VB_BAD_CHECKPOINT, "default_num_special_tokens is 1e20"},
         {"vocab", "{}", VB_BAD_CHECKPOINT, "vocab has 0 tokens"},
-        {"vocab/260/rank", "261", VB_BAD_CHECKPOINT, "tekken.json: vocab entry 260 is not an object with its own index as rank, and token_bytes in base64"},
+        {"vocab/260/rank", "261", VB_BAD_CHECKPOINT,
+         "tekken.json: vocab entry 260 is not an object with its own index as rank, and token_bytes in base64"},
         {"vocab/260/token_bytes", "7", VB_BAD_CHECKPOINT, "vocab entry 260 is not an object"},
         {"vocab/260/token_bytes", "'YW*='", VB_BAD_CHECKPOINT, "vocab entry 260 is not an object"},
         {"vocab/260/token_bytes", "''", VB_BAD_CHECKPOINT, "vocab entry 260 is not an object"},
         {"vocab/260/token_bytes", "'YQ=='", VB_BAD_CHECKPOINT, "vocab entry 260 has the token of rank 97 once more"},
-        {"special_tokens", "null", VB_UNSUPPORTED, "there are no special_tokens; only files that list them are supported"},
+        {"special_tokens", "null", VB_UNSUPPORTED,
+         "there are no special_tokens; only files that list them are supported"},
         {"special_tokens", "[]", VB_BAD_CHECKPOINT, "<s> or </s> is missing in special_tokens"},
         {"special_tokens/2/rank", "3", VB_BAD_CHECKPOINT, "special_tokens[2] has not the rank 2 and a token_str"},
         {"special_tokens/2/token_str", "''", VB_BAD_CHECKPOINT, "special_tokens[2] has not"},
         {"special_tokens/0/token_str", "'<s>'", VB_BAD_CHECKPOINT, "added token \"<s>\" is there twice"},
-        {"special_tokens/3/token_str", "'<SPECIAL_19>'", VB_BAD_CHECKPOINT, "added token \"<SPECIAL_19>\" is there twice"},
+        {"special_tokens/3/token_str", "'<SPECIAL_19>'", VB_BAD_CHECKPOINT,
+         "added token \"<SPECIAL_19>\" is there twice"},
         {"special_tokens/2/token_str", "'<eos>'", VB_BAD_CHECKPOINT, "<s> or </s> is missing"},
-        {"config/default_num_special_tokens", "18", VB_BAD_CHECKPOINT, "there are 19 special_tokens, default_num_special_tokens is 18"},
+        {"config/default_num_special_tokens", "18", VB_BAD_CHECKPOINT,
+         "there are 19 special_tokens, default_num_special_tokens is 18"},
     };
     vb_error err;
     struct vb_tokenizer *t;
@@ -494,7 +523,8 @@ TEST(a_wrong_tekken_json_is_told_in_one_sentence)
         err.message[0] = 0;
         int rc = parse_tekken(root, &err);
         if (rc != cases[i].code || !strstr(err.message, cases[i].want) || strchr(err.message, '\n'))
-            fail_msg("%s = %s: %d \"%s\", wanted %d \"%s\"", cases[i].path, cases[i].value, rc, err.message, cases[i].code, cases[i].want);
+            fail_msg("%s = %s: %d \"%s\", wanted %d \"%s\"", cases[i].path, cases[i].value, rc, err.message,
+                     cases[i].code, cases[i].want);
         json_decref(root);
     }
     assert_int_equal(tokenizer_parse_tekken(&t, "[1]", 3, "tekken.json", NULL, &err), VB_BAD_CHECKPOINT);
@@ -503,7 +533,7 @@ TEST(a_wrong_tekken_json_is_told_in_one_sentence)
     assert_non_null(strstr(err.message, "tekken.json: line 1, column "));
 }
 
-/* ---- memory that runs out ----------------------------------------------------------------------------------------- */
+/* ---- memory that runs out ---------------------------------------------------------------------------------------- */
 
 static void fail_each(const char *dir)
 {
@@ -516,7 +546,8 @@ static void fail_each(const char *dir)
         f.requests = 0;
         rc = tokenizer_open(&t, dir, &a, &err);
         if (rc ? rc != VB_NO_MEMORY || t || f.alive : f.requests > f.fail)
-            fail_msg("allocation %ld of opening failed: rc %d, %ld blocks left, \"%s\"", f.fail, rc, f.alive, err.message);
+            fail_msg("allocation %ld of opening failed: rc %d, %ld blocks left, \"%s\"", f.fail, rc, f.alive,
+                     err.message);
     }
     assert_true(f.fail > 20);
     tokenizer_close(t);

@@ -1,6 +1,7 @@
-/* tests/engine/test_tokenizer.c -- text to ids and back. Truth: golden/tokenizer (what Hugging Face's library makes of a small
- * tokenizer and some thirty changes of it, and of three with DeepSeek's cuts and added tokens in golden/published) and, where they
- * are, DeepSeek's own tokenizers with their vectors in ../shared/assets. Runs in the repository's root. */
+/* tests/engine/test_tokenizer.c -- text to ids and back. Truth: golden/tokenizer (what Hugging Face's library makes of
+ * a small tokenizer and some thirty changes of it, and of three with DeepSeek's cuts and added tokens in
+ * golden/published) and, where they are, DeepSeek's own tokenizers with their vectors in ../shared/assets. Runs in the
+ * repository's root. */
 #include "engine/text/tokenizer.h"
 #include "engine/base/utf8.h"
 
@@ -17,7 +18,7 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define ASSETS "../shared/assets"
 
-/* ---- helpers ------------------------------------------------------------------------------------------------------ */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
 static json_t *read_json(const char *path)
 {
@@ -72,7 +73,8 @@ static void check_ids(const struct vb_tokenizer *t, const char *text, size_t siz
     vb_free(NULL, ids);
 }
 
-static void check_json_ids(const struct vb_tokenizer *t, const char *text, int special, const json_t *ids, const char *what)
+static void check_json_ids(const struct vb_tokenizer *t, const char *text, int special, const json_t *ids,
+                           const char *what)
 {
     size_t n = json_array_size(ids);
     int32_t *want = calloc(n + 1, sizeof *want);
@@ -97,7 +99,7 @@ static json_t *changed(const json_t *base, json_t *change)
     return root;
 }
 
-/* ---- against outside truth ---------------------------------------------------------------------------------------- */
+/* ---- against outside truth --------------------------------------------------------------------------------------- */
 
 TEST(ids_are_those_of_hugging_face_for_every_pre_tokenizer)
 {
@@ -290,7 +292,7 @@ TEST(deepseek_r1_gives_the_ids_of_an_independent_encoder)
     check_v3_vectors("DeepSeek-R1");
 }
 
-/* ---- properties --------------------------------------------------------------------------------------------------- */
+/* ---- properties -------------------------------------------------------------------------------------------------- */
 
 static uint32_t random_below(uint64_t *state, uint32_t n)
 {
@@ -358,9 +360,9 @@ TEST(invalid_utf8_is_refused_at_its_byte)
     static const struct {
         const char *text;
         size_t at;
-    } cases[] = {{"ab\x80", 2},         {"a\xc0\x80", 1},          {"\xed\xa0\x80", 0},     {"abcdefghij\xf4\x90\x80\x80", 10},
-                 {"\xe2\x82", 0},       {"\xf0\x9f\x91\x8d\xf0", 4}, {"\xe0\x9f\xbf", 0},   {"12345678\xff", 8},
-                 {"\xc3\xa9\xc3(", 2}, {"\xf0\x8f\xbf\xbf", 0},    {"\xf5\x80\x80\x80", 0}};
+    } cases[] = {{"ab\x80", 2}, {"a\xc0\x80", 1}, {"\xed\xa0\x80", 0}, {"abcdefghij\xf4\x90\x80\x80", 10},
+                 {"\xe2\x82", 0}, {"\xf0\x9f\x91\x8d\xf0", 4}, {"\xe0\x9f\xbf", 0}, {"12345678\xff", 8},
+                 {"\xc3\xa9\xc3(", 2}, {"\xf0\x8f\xbf\xbf", 0}, {"\xf5\x80\x80\x80", 0}};
     struct vb_tokenizer *t = open_dir("golden/tokenizer");
     for (size_t i = 0; i < COUNT(cases); i++) {
         int32_t *ids;
@@ -396,7 +398,7 @@ TEST(the_config_names_bos_and_eos_and_pieces_are_contents)
     tokenizer_close(t);
 }
 
-/* ---- memory that runs out ----------------------------------------------------------------------------------------- */
+/* ---- memory that runs out ---------------------------------------------------------------------------------------- */
 
 struct failing {
     long calls, fail_at, live;
@@ -431,7 +433,8 @@ TEST(each_allocation_that_fails_is_told_and_nothing_leaks)
         f.calls = 0;
         rc = tokenizer_open(&t, "golden/tokenizer", &a, &err);
         if (rc ? rc != VB_NO_MEMORY || t || f.live : f.calls >= f.fail_at)
-            fail_msg("allocation %ld of opening failed: rc %d, %ld blocks left, \"%s\"", f.fail_at, rc, f.live, err.message);
+            fail_msg("allocation %ld of opening failed: rc %d, %ld blocks left, \"%s\"", f.fail_at, rc, f.live,
+                     err.message);
     }
     assert_true(f.fail_at > 20);
     long open_blocks = f.live;

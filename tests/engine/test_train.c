@@ -1,5 +1,5 @@
-/* tests/engine/test_train.c -- the trainer's gradients: against the reference within a bound from its perturbed runs, and with the same bits however
- * they are computed. Runs in the repository's root. */
+/* tests/engine/test_train.c -- the trainer's gradients: against the reference within a bound from its perturbed runs,
+ * and with the same bits however they are computed. Runs in the repository's root. */
 #include "ops/backward/cross_entropy.h"
 #include "reference/backward.h"
 #include "tests/support/engine_support.h"
@@ -28,7 +28,9 @@ static void truth_open(struct truth *x, const char *dir, const struct training_s
 {
     struct reference_losses losses;
     *x = (struct truth){.r = open_reference(dir),
-                        .options = {.depths = s->options.depths, .mtp_loss_scaling_factor = s->options.mtp_loss_scaling_factor, .loss = s->options.loss}};
+                        .options = {.depths = s->options.depths,
+                                    .mtp_loss_scaling_factor = s->options.mtp_loss_scaling_factor,
+                                    .loss = s->options.loss}};
     OK(conventions_parse(&x->options.conventions, s->conventions, &err));
     for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
         x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count, s->list[q].loss_mask};
@@ -59,8 +61,9 @@ static void truth_close(struct truth *x)
     reference_close(x->r);
 }
 
-/* As bound.c of `diff` does: 8 times what the perturbed runs move, which perturb the results of sums, and the rounding errors of the
- * longest sum, whose terms are the rows of a matrix or the tokens. Returns how much of the bound is needed. */
+/* As bound.c of `diff` does: 8 times what the perturbed runs move, which perturb the results of sums, and the rounding
+ * errors of the longest sum, whose terms are the rows of a matrix or the tokens. Returns how much of the bound is
+ * needed. */
 static double check_tensor(const char *name, const struct truth *x, size_t i, const float *g)
 {
     const struct reference_gradient *want = &x->exact.of[i];
@@ -84,18 +87,21 @@ static void check_losses(const char *name, const struct training_losses *have, c
     const struct reference_losses *want = &x->losses;
     double bound = 1e-5; /* a loss is about log V; perturbed runs move it by less than 10^-6 */
     if ((whole && fabs(have->main - want->main) > bound) || have->rows != (whole ? want->rows : 0))
-        fail_msg("%s: the main loss is %.9g of %ld rows, wanted %.9g of %ld", name, have->main, (long)have->rows, want->main, want->rows);
+        fail_msg("%s: the main loss is %.9g of %ld rows, wanted %.9g of %ld", name, have->main, (long)have->rows,
+                 want->main, want->rows);
     for (int k = 0; k < x->options.depths; k++) {
         const struct training_terms *a = &have->terms[k];
         const struct reference_terms *b = &want->terms[k];
         if (fabs(a->data - b->data) > bound || fabs(a->top - b->top) > bound || fabs(a->features - b->features) > bound)
-            fail_msg("%s, depth %d: data %.9g, top %.9g, features %.9g, wanted %.9g, %.9g, %.9g", name, k, a->data, a->top, a->features, b->data, b->top,
-                     b->features);
-        if (x->options.loss && x->options.loss->terms.soft != 0 && (fabs(a->soft - b->soft) > bound || fabs(a->entropy - b->entropy) > bound))
-            fail_msg("%s, depth %d: soft %.9g, entropy %.9g, wanted %.9g, %.9g", name, k, a->soft, a->entropy, b->soft, b->entropy);
+            fail_msg("%s, depth %d: data %.9g, top %.9g, features %.9g, wanted %.9g, %.9g, %.9g", name, k, a->data,
+                     a->top, a->features, b->data, b->top, b->features);
+        if (x->options.loss && x->options.loss->terms.soft != 0 &&
+            (fabs(a->soft - b->soft) > bound || fabs(a->entropy - b->entropy) > bound))
+            fail_msg("%s, depth %d: soft %.9g, entropy %.9g, wanted %.9g, %.9g", name, k, a->soft, a->entropy, b->soft,
+                     b->entropy);
         if (fabs(have->by_depth[k] - want->by_depth[k]) > bound || have->depth_rows[k] != want->depth_rows[k])
-            fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k], (long)have->depth_rows[k],
-                     want->by_depth[k], want->depth_rows[k]);
+            fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k],
+                     (long)have->depth_rows[k], want->by_depth[k], want->depth_rows[k]);
     }
 }
 
@@ -103,7 +109,8 @@ enum { MASKED = 1,
        HEADS = 2 };
 
 /* with: MASKED and HEADS, or'ed */
-static void check_step(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss, int with)
+static void check_step(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths,
+                       const struct loss *loss, int with)
 {
     struct training_step s;
     struct truth x;
@@ -130,19 +137,25 @@ static void check_step(const char *dir, const char *name, const char *convention
     }
     if (part == TRAIN_MODEL && compared != x.exact.count)
         fail_msg("%s: %zu tensors are trained, %zu have gradients in the reference", name, compared, x.exact.count);
-    print_message("%s, %s, %d depths: %.2g of the bound\n", name, part == TRAIN_MODEL ? "model" : part == TRAIN_HEADS ? "heads" : "modules", depths, most);
+    print_message("%s, %s, %d depths: %.2g of the bound\n", name,
+                  part == TRAIN_MODEL ? "model"
+                  : part == TRAIN_HEADS ? "heads"
+                  : "modules",
+                  depths, most);
     trainer_close(t);
     training_heads_close(&s);
     vb_model_close(m);
     truth_close(&x);
 }
 
-static void check_loss(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss)
+static void check_loss(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths,
+                       const struct loss *loss)
 {
     check_step(dir, name, conventions, part, depths, loss, 0);
 }
 
-static void check_checkpoint(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths)
+static void check_checkpoint(const char *dir, const char *name, const char *conventions, enum trained_part part,
+                             int depths)
 {
     check_loss(dir, name, conventions, part, depths, NULL);
 }
@@ -170,15 +183,21 @@ TEST(gradients_of_small_models_are_those_of_the_reference)
         small_checkpoint(dir, c);
         check_checkpoint(dir, c->name, NULL, TRAIN_MODEL, c->modules ? c->modules + 1 : 0);
         if (c == small_checkpoints) {
-            check_checkpoint(dir, "pre-norm", "main-hidden=pre-norm,draft-hidden=pre-norm,normaliser-eps=6.1e-5,yarn-scale=never", TRAIN_MODEL, 2);
-            check_checkpoint(dir, "hidden first", "concat=hidden-embedding,draft-position=token,latent-eps=config,rope-angle=f32", TRAIN_MODEL, 3);
-            check_checkpoint(dir, "modules", "draft-hidden=pre-norm,draft-position=token,group-mask=zero", TRAIN_MODULES, 3);
+            check_checkpoint(dir, "pre-norm",
+                             "main-hidden=pre-norm,draft-hidden=pre-norm,normaliser-eps=6.1e-5,yarn-scale=never",
+                             TRAIN_MODEL, 2);
+            check_checkpoint(dir, "hidden first",
+                             "concat=hidden-embedding,draft-position=token,latent-eps=config,rope-angle=f32",
+                             TRAIN_MODEL, 3);
+            check_checkpoint(dir, "modules", "draft-hidden=pre-norm,draft-position=token,group-mask=zero",
+                             TRAIN_MODULES, 3);
         }
         remove_dir(dir);
     }
 }
 
-static void check_published(const char *dir, const char *name, const char *conventions, enum trained_part part, const char *loss_name, int depths)
+static void check_published(const char *dir, const char *name, const char *conventions, enum trained_part part,
+                            const char *loss_name, int depths)
 {
     struct loss loss;
     char what[80];
@@ -251,7 +270,8 @@ static int keep_logits(void *context, int depth, size_t index, const float *logi
     return 0;
 }
 
-/* The sum of the cross entropies of a session's logits for the tokens that come `ahead` tokens later, as op_cross_entropy adds them. */
+/* The sum of the cross entropies of a session's logits for the tokens that come `ahead` tokens later, as
+ * op_cross_entropy adds them. */
 static double loss_of_session(const vb_model *m, const int32_t *tokens, size_t n, size_t ahead)
 {
     struct logits x = {calloc(n * m->config.dims.V, sizeof(float)), m->config.dims.V};
@@ -302,22 +322,27 @@ TEST(heads_have_the_bits_of_a_session_with_expanded_prefill)
         for (size_t k = 0; k < 2; k++) {
             double want = loss_of_session(m, s.list[4].tokens, s.list[4].count, k + 2) / (double)losses.depth_rows[k];
             if (losses.by_depth[k] != want)
-                fail_msg("%s: the loss of head %zu is %.17g, %.17g by the logits of a session", paths[i], k, losses.by_depth[k], want);
+                fail_msg("%s: the loss of head %zu is %.17g, %.17g by the logits of a session", paths[i], k,
+                         losses.by_depth[k], want);
         }
         trainer_close(t);
         vb_model_close(m);
     }
 }
 
-/* A row of module 0 after `have` rows of its cache, as mtp-eagle computes it, but with attention in the expanded form. */
+/* A row of module 0 after `have` rows of its cache, as mtp-eagle computes it, but with attention in the expanded
+ * form. */
 static struct row chain_row(const vb_model *m, struct kvcache *cache, size_t have, size_t ahead, int32_t token)
 {
     int shift = m->config.conventions.value[DRAFT_POSITION] ? (int)ahead : 0;
-    return (struct row){.cache = cache, .token = token, .index = (int32_t)have, .position = (int32_t)have + shift, .slot = kvcache_append(cache), .expanded = 1};
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)have, .position = (int32_t)have + shift,
+                        .slot = kvcache_append(cache), .expanded = 1};
 }
 
-/* Draft k after row i: rows 0..i read the target's rows, k more rows the output of the row before. The result is the logits of the last. */
-static void chain_logits(const vb_model *m, struct workspace *w, struct kvcache *cache, const int32_t *tokens, const float *hidden, size_t i, size_t k, float *z)
+/* Draft k after row i: rows 0..i read the target's rows, k more rows the output of the row before. The result is the
+ * logits of the last. */
+static void chain_logits(const vb_model *m, struct workspace *w, struct kvcache *cache, const int32_t *tokens,
+                         const float *hidden, size_t i, size_t k, float *z)
 {
     size_t d = m->config.dims.d;
     struct row rows[64];
@@ -382,7 +407,8 @@ TEST(aligned_depths_have_the_bits_of_a_chain_of_drafts)
 {
     static const struct {
         const char *dir, *conventions;
-    } cases[] = {{"golden/tiny/v3-mtp3", NULL}, {"golden/tiny/v3", "draft-hidden=pre-norm,draft-position=token"}, {"golden/tiny/glm", NULL}};
+    } cases[] = {{"golden/tiny/v3-mtp3", NULL}, {"golden/tiny/v3", "draft-hidden=pre-norm,draft-position=token"},
+                 {"golden/tiny/glm", NULL}};
     for (size_t c = 0; c < COUNT(cases); c++) {
         struct training_step s;
         struct training_losses losses;
@@ -397,7 +423,8 @@ TEST(aligned_depths_have_the_bits_of_a_chain_of_drafts)
         for (size_t k = 0; k < 4; k++) {
             double want = loss_of_chain(m, s.list[0].tokens, s.list[0].count, k);
             if (losses.by_depth[k] != want)
-                fail_msg("%s: the loss of depth %zu is %.17g, that of drafts %.17g", cases[c].dir, k, losses.by_depth[k], want);
+                fail_msg("%s: the loss of depth %zu is %.17g, that of drafts %.17g", cases[c].dir, k,
+                         losses.by_depth[k], want);
         }
         trainer_close(t);
         vb_model_close(m);
@@ -406,11 +433,14 @@ TEST(aligned_depths_have_the_bits_of_a_chain_of_drafts)
 
 /* -- steps of another trainer -------------------------------------------------------------------------------------- */
 
-static double option(json_t *golden, const char *name) { return json_number_value(json_object_get(json_object_get(golden, "options"), name)); }
+static double option(json_t *golden, const char *name)
+{
+    return json_number_value(json_object_get(json_object_get(golden, "options"), name));
+}
 
-/* A weight is moved by lr m / (sqrt(v) + eps) and by its decay, at most by about lr in a step. Rounding errors of gradients, which are below 10^-5 of
- * a tensor's largest (the bounds above), enter with the factor lr / eps = 0.3, and f32 rounds a weight below 4 by 2^-23. The losses of step i + 1
- * depend on i steps. */
+/* A weight is moved by lr m / (sqrt(v) + eps) and by its decay, at most by about lr in a step. Rounding errors of
+ * gradients, which are below 10^-5 of a tensor's largest (the bounds above), enter with the factor lr / eps = 0.3, and
+ * f32 rounds a weight below 4 by 2^-23. The losses of step i + 1 depend on i steps. */
 static void check_steps(const char *name)
 {
     char file[64], dir[64];
@@ -422,14 +452,16 @@ static void check_steps(const char *name)
     double far = 0, moved = 0;
     snprintf(file, sizeof file, "%s.steps", name);
     snprintf(dir, sizeof dir, "golden/tiny/%s", name);
-    json_t *golden = golden_json(file), *sequences = json_object_get(golden, "sequences"), *steps = json_object_get(golden, "steps");
+    json_t *golden = golden_json(file), *sequences = json_object_get(golden, "sequences"),
+           *steps = json_object_get(golden, "steps");
     json_array_foreach(sequences, count, one) {
         list[count] = (struct training_sequence){.tokens = next, .count = (size_t)read_tokens(one, next)};
         next += list[count].count;
     }
     count = json_array_size(sequences);
     vb_model *m = training_model(dir, NULL);
-    struct trainer_options o = {.part = TRAIN_MODEL, .depths = (int)json_array_size(json_array_get(steps, 0)) - 3, .threads = 1};
+    struct trainer_options o = {.part = TRAIN_MODEL, .depths = (int)json_array_size(json_array_get(steps, 0)) - 3,
+                                .threads = 1};
     o.mtp_loss_scaling_factor = json_real_value(json_object_get(golden, "mtp_loss_scaling_factor"));
     o.max_norm = option(golden, "max_norm");
     o.bias_update_speed = option(golden, "bias_update_speed");
@@ -441,24 +473,30 @@ static void check_steps(const char *name)
     OK(trainer_open(&before, m, &o, &err));
     json_array_foreach(steps, step, one) {
         struct training_losses losses;
-        double norm, loss = json_real_value(json_array_get(one, 0)), want_norm = json_real_value(json_array_get(one, 1));
+        double norm, loss = json_real_value(json_array_get(one, 0)),
+                     want_norm = json_real_value(json_array_get(one, 1));
         OK(trainer_gradients(t, list, count, &losses, &err));
         OK(trainer_update(t, (int64_t)step + 1, option(golden, "lr"), &norm, &err));
         far = fmax(far, fmax(fabs(losses.total - loss) / loss, fabs(norm - want_norm) / want_norm));
         if (!(fabs(losses.total - loss) <= 1e-5 * loss) || !(fabs(norm - want_norm) <= 1e-5 * want_norm))
-            fail_msg("%s, step %zu: the loss is %.9g and the norm %.9g, PyTorch's are %.9g and %.9g", name, step + 1, losses.total, norm, loss, want_norm);
+            fail_msg("%s, step %zu: the loss is %.9g and the norm %.9g, PyTorch's are %.9g and %.9g", name, step + 1,
+                     losses.total, norm, loss, want_norm);
     }
     json_object_foreach(json_object_get(golden, "changes"), tensor, places)
         json_array_foreach(places, i, entry) {
             size_t at = (size_t)json_integer_value(json_array_get(entry, 0));
             double want = json_real_value(json_array_get(entry, 1)), w = training_tensor(t, tensor)->w[at];
-            double change = w - training_tensor(before, tensor)->w[at], most = fabs(json_real_value(json_array_get(json_array_get(places, 0), 1)));
+            double change = w - training_tensor(before, tensor)->w[at],
+                   most = fabs(json_real_value(json_array_get(json_array_get(places, 0), 1)));
             double wrong = fabs(change - want);
             moved = fmax(moved, wrong / most);
             if (!(wrong <= 1e-4 * most + 8 * 0x1p-23 * fabs(w)))
-                fail_msg("%s: number %zu of %s changes by %.9g in all, PyTorch's by %.9g", name, at, tensor, change, want);
+                fail_msg("%s: number %zu of %s changes by %.9g in all, PyTorch's by %.9g", name, at, tensor, change,
+                         want);
         }
-    print_message("%s: losses and norms of %zu steps differ by at most %.1g from PyTorch's, changes of weights by %.1g\n", name, step, far, moved);
+    print_message("%s: losses and norms of %zu steps differ by at most %.1g from PyTorch's, changes of weights by "
+                  "%.1g\n",
+                  name, step, far, moved);
     assert_true(json_object_size(json_object_get(golden, "changes")) == trainer_count(t));
     trainer_close(t);
     trainer_close(before);

@@ -1,5 +1,5 @@
-/* tests/engine/test_train_eagle.c -- training EAGLE heads: rows with the bits of the drafter, gradients against the reference, the same bits however a step
- * is computed, and what is refused. Runs in the repository's root. */
+/* tests/engine/test_train_eagle.c -- training EAGLE heads: rows with the bits of the drafter, gradients against the
+ * reference, the same bits however a step is computed, and what is refused. Runs in the repository's root. */
 #include "engine/base/hash64.h"
 #include "engine/train/train_eagle.h"
 #include "reference/eagle.h"
@@ -58,7 +58,8 @@ static void drafting_close(struct drafting *x)
 
 static void run_row(struct drafting *x, size_t i, int32_t token, const float *h, float *g, float *y)
 {
-    struct row row = {.cache = &x->cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(&x->cache)};
+    struct row row = {.cache = &x->cache, .token = token, .index = (int32_t)i, .position = (int32_t)i,
+                      .slot = kvcache_append(&x->cache)};
     eagle_pass(&x->e, &x->w, &row, h, g, y, 1);
 }
 
@@ -66,7 +67,8 @@ static void run_row(struct drafting *x, size_t i, int32_t token, const float *h,
 static void check_row(const struct train_eagle *e, int k, size_t i, const float *g, const float *y)
 {
     const struct eagle_depth *have = &e->depth[k];
-    if (memcmp((e->norms.norm_output ? have->g : have->y) + i * WIDTH, y, WIDTH * sizeof *y) || memcmp(have->g + i * WIDTH, g, WIDTH * sizeof *g))
+    if (memcmp((e->norms.norm_output ? have->g : have->y) + i * WIDTH, y, WIDTH * sizeof *y) ||
+        memcmp(have->g + i * WIDTH, g, WIDTH * sizeof *g))
         fail_msg("EAGLE-%d: row %zu of depth %d has other bits than the drafter's", e->version, i, k);
 }
 
@@ -148,7 +150,8 @@ static void truth_open(struct truth *x, int version, const struct training_step 
         OK(reference_eagle_backward(x->e, &options, x->list, TRAINING_SEQUENCES, &losses, &x->moved, &err));
         for (size_t i = 0; i < x->exact.count; i++) {
             const struct reference_gradient *g = &x->exact.of[i];
-            x->spread[i] = fmax(x->spread[i], distance(x->moved.of[i].data, g->data, (size_t)g->rows * (size_t)g->cols));
+            x->spread[i] = fmax(x->spread[i],
+                                distance(x->moved.of[i].data, g->data, (size_t)g->rows * (size_t)g->cols));
             x->longest = fmax(x->longest, fmax(g->rows, g->cols));
         }
         reference_gradients_close(&x->moved);
@@ -168,7 +171,8 @@ static double check_tensor(const char *name, const struct truth *x, const struct
     const struct reference_gradient *want = reference_gradient(&x->exact, t->name);
     size_t n = training_numbers(t);
     assert_non_null(want);
-    double *have = doubles(n), bound = 8 * x->spread[want - x->exact.of] + sqrt(fmax(x->longest, TRAINING_TOKENS)) * 0x1p-24, far;
+    double *have = doubles(n),
+           bound = 8 * x->spread[want - x->exact.of] + sqrt(fmax(x->longest, TRAINING_TOKENS)) * 0x1p-24, far;
     for (size_t j = 0; j < n; j++)
         have[j] = t->g[j];
     far = distance(have, want->data, n);
@@ -178,17 +182,19 @@ static double check_tensor(const char *name, const struct truth *x, const struct
     return far / bound;
 }
 
-static void check_losses(const char *name, const struct training_losses *have, const struct truth *x, const struct loss *loss)
+static void check_losses(const char *name, const struct training_losses *have, const struct truth *x,
+                         const struct loss *loss)
 {
     const struct reference_losses *want = &x->losses;
     double bound = 1e-5 * fmax(1, fabs(want->total)); /* perturbed runs move it by less than 10^-6 of it */
     if (!(fabs(have->total - want->total) <= bound))
         fail_msg("%s: the loss is %.9g, wanted %.9g", name, have->total, want->total);
     for (int k = 0; k < loss->depths; k++)
-        if (!(fabs(have->by_depth[k] - want->by_depth[k]) <= bound) || (loss->terms.soft != 0 && !(fabs(have->terms[k].soft - want->terms[k].soft) <= bound)) ||
+        if (!(fabs(have->by_depth[k] - want->by_depth[k]) <= bound) ||
+            (loss->terms.soft != 0 && !(fabs(have->terms[k].soft - want->terms[k].soft) <= bound)) ||
             have->depth_rows[k] != want->depth_rows[k])
-            fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k], (long)have->depth_rows[k],
-                     want->by_depth[k], want->depth_rows[k]);
+            fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k],
+                     (long)have->depth_rows[k], want->by_depth[k], want->depth_rows[k]);
 }
 
 /* The embedding stays as it is; every other tensor of the head is trained. */
@@ -263,7 +269,8 @@ static void check_bits(const char *name, enum trained_part part, int depths, con
             s.options.threads = threads;
             s.options.micro_tokens = cuts[threads];
             if (bits_of_steps(m, &s) != want)
-                fail_msg("%s: two steps have other bits with %s, %d threads and micro-batches of %zu tokens", name, vb_isa(isa), threads, cuts[threads]);
+                fail_msg("%s: two steps have other bits with %s, %d threads and micro-batches of %zu tokens", name,
+                         vb_isa(isa), threads, cuts[threads]);
         }
     vb_model_close(m);
 }
@@ -274,12 +281,15 @@ TEST(steps_have_the_same_bits_however_they_are_computed)
     some_tokens(tokens);
     check_bits("eagle", TRAIN_EAGLE, 1, &(struct trainer_eagle){.dir = heads[0]});
     check_bits("hass", TRAIN_EAGLE, 2, &(struct trainer_eagle){.heads = 4, .groups = 2, .dim = 16, .intermediate = 40});
-    check_bits("eagle3", TRAIN_EAGLE3, 3, &(struct trainer_eagle){.heads = 2, .groups = 1, .dim = 32, .intermediate = 40, .tokens = tokens, .vocab_size = 40});
+    check_bits("eagle3", TRAIN_EAGLE3, 3,
+               &(struct trainer_eagle){.heads = 2, .groups = 1, .dim = 32, .intermediate = 40, .tokens = tokens,
+                                       .vocab_size = 40});
 }
 
 /* -- what is refused ----------------------------------------------------------------------------------------------- */
 
-static void refused(const struct vb_model *m, enum trained_part part, const char *name, int depths, const struct trainer_eagle *head, const char *message)
+static void refused(const struct vb_model *m, enum trained_part part, const char *name, int depths,
+                    const struct trainer_eagle *head, const char *message)
 {
     struct loss loss = loss_of(name, depths);
     struct training_step s;
@@ -305,7 +315,8 @@ TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
     refused(m, TRAIN_EAGLE, "eagle", 1, &(struct trainer_eagle){.dir = "golden/eagle/none"}, "golden/eagle/none");
     bad.groups = 3;
     refused(m, TRAIN_EAGLE, "eagle", 1, &bad, "wanted heads that the groups divide");
-    refused(m, TRAIN_EAGLE3, "eagle3", 1, &(struct trainer_eagle){.norms = {.norm_before_fc = 1, .fc_norm = 1}}, "wanted at most one of them");
+    refused(m, TRAIN_EAGLE3, "eagle3", 1, &(struct trainer_eagle){.norms = {.norm_before_fc = 1, .fc_norm = 1}},
+            "wanted at most one of them");
     few.tokens = (int32_t[]){5, 9, 7};
     few.vocab_size = 3;
     refused(m, TRAIN_EAGLE3, "eagle3", 2, &few, "token 2 of the draft vocabulary is 7");
@@ -328,12 +339,14 @@ TEST(numbers_that_are_not_finite_are_named)
     struct vb_trainer *t = training_open(m, &s);
     training_tensor(t, "midlayer.mlp.up_proj.weight")->w[3] = NAN;
     assert_int_equal(trainer_gradients(t, s.list, TRAINING_SEQUENCES, &losses, &err), VB_NOT_FINITE);
-    assert_non_null(strstr(err.message, "depth 0 of the EAGLE head, and midlayer.mlp.up_proj.weight has a weight that is not"));
+    assert_non_null(strstr(err.message,
+                           "depth 0 of the EAGLE head, and midlayer.mlp.up_proj.weight has a weight that is not"));
     trainer_close(t);
     vb_model_close(m);
 }
 
-/* If the best token is not in the head's vocabulary, a row has no loss; but it has one if nobody knows the best token. */
+/* If the best token is not in the head's vocabulary, a row has no loss; but it has one if nobody knows the best
+ * token. */
 TEST(rows_of_a_target_that_are_nan_are_not_left_out)
 {
     static float hidden[6 * 3 * WIDTH], final[6 * WIDTH];
@@ -343,7 +356,8 @@ TEST(rows_of_a_target_that_are_nan_are_not_left_out)
     vb_model *m = open_tiny("v3");
     training_step(&s, m, TRAIN_EAGLE3, 1);
     s.options.loss = &loss;
-    s.options.eagle = &(struct trainer_eagle){.heads = 2, .dim = 32, .intermediate = 40, .tokens = (int32_t[]){5, 9}, .vocab_size = 2};
+    s.options.eagle = &(struct trainer_eagle){.heads = 2, .dim = 32, .intermediate = 40, .tokens = (int32_t[]){5, 9},
+                                              .vocab_size = 2};
     struct vb_trainer *t = training_open(m, &s);
     struct training_sequence text = {.tokens = s.tokens, .count = 6, .hidden = hidden, .final = final};
     OK(trainer_losses(t, &text, 1, &losses, &err));
@@ -365,7 +379,8 @@ TEST(every_failed_allocation_is_an_error_and_nothing_leaks)
     training_step(&s, m, TRAIN_EAGLE3, 2);
     s.options.loss = &loss;
     s.options.threads = 2;
-    s.options.eagle = &(struct trainer_eagle){.heads = 2, .dim = 32, .intermediate = 40, .tokens = (int32_t[]){5, 9}, .vocab_size = 2};
+    s.options.eagle = &(struct trainer_eagle){.heads = 2, .dim = 32, .intermediate = 40, .tokens = (int32_t[]){5, 9},
+                                              .vocab_size = 2};
     training_fails_without_memory(m, &s, &counted);
     s.options.eagle = &(struct trainer_eagle){.dir = heads[1]};
     training_fails_without_memory(m, &s, &counted);

@@ -1,5 +1,5 @@
-/* tests/engine/test_train_eagle_shapes.c -- the trainer's EAGLE heads against the reference, within a bound from its perturbed runs: heads of many
- * shapes, losses, and texts. Runs in the repository's root. */
+/* tests/engine/test_train_eagle_shapes.c -- the trainer's EAGLE heads against the reference, within a bound from its
+ * perturbed runs: heads of many shapes, losses, and texts. Runs in the repository's root. */
 #include "reference/eagle.h"
 #include "tests/support/engine_support.h"
 #include "tests/support/files.h"
@@ -22,7 +22,8 @@ struct truth {
     double *spread; /* for each gradient: the largest distance of a perturbed run */
 };
 
-static void truth_open(struct truth *x, const char *dir, int version, const char *target, const struct training_step *s, int count)
+static void truth_open(struct truth *x, const char *dir, int version, const char *target, const struct training_step *s,
+                       int count)
 {
     struct reference_losses losses;
     *x = (struct truth){.r = open_tiny_reference(target), .count = count, .options.loss = s->options.loss};
@@ -38,7 +39,8 @@ static void truth_open(struct truth *x, const char *dir, int version, const char
         OK(reference_eagle_backward(x->e, &x->options, x->list, count, &losses, &x->moved, &err));
         for (size_t i = 0; i < x->exact.count; i++) {
             const struct reference_gradient *g = &x->exact.of[i];
-            x->spread[i] = fmax(x->spread[i], distance(x->moved.of[i].data, g->data, (size_t)g->rows * (size_t)g->cols));
+            x->spread[i] = fmax(x->spread[i],
+                                distance(x->moved.of[i].data, g->data, (size_t)g->rows * (size_t)g->cols));
         }
         reference_gradients_close(&x->moved);
     }
@@ -52,8 +54,8 @@ static void truth_close(struct truth *x)
     reference_close(x->r);
 }
 
-/* The bound of test_train.c: 8 times what the perturbed runs move, and the rounding errors of the longest sum, whose terms are at most
- * 192 numbers of the target's rows. Returns how much of it is needed. */
+/* The bound of test_train.c: 8 times what the perturbed runs move, and the rounding errors of the longest sum, whose
+ * terms are at most 192 numbers of the target's rows. Returns how much of it is needed. */
 static double check_tensor(const char *name, const struct truth *x, const struct trained_tensor *have)
 {
     const struct reference_gradient *want = reference_gradient(&x->exact, have->name);
@@ -77,27 +79,31 @@ static double check_tensor(const char *name, const struct truth *x, const struct
     return bound > 0 ? far / bound : 0;
 }
 
-static void check_losses(const char *name, const struct training_losses *have, const struct reference_losses *want, const struct loss *loss)
+static void check_losses(const char *name, const struct training_losses *have, const struct reference_losses *want,
+                         const struct loss *loss)
 {
     double bound = 1e-5; /* a loss is about log V; perturbed runs move it by less than 10^-6 */
     for (int k = 0; k < loss->depths; k++) {
         const struct training_terms *a = &have->terms[k];
         const struct reference_terms *b = &want->terms[k];
         if (have->depth_rows[k] != want->depth_rows[k] || fabs(have->by_depth[k] - want->by_depth[k]) > bound)
-            fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k], (long)have->depth_rows[k],
-                     want->by_depth[k], want->depth_rows[k]);
-        if (loss->terms.soft != 0 && (fabs(a->soft - b->soft) > bound || fabs(a->entropy - b->entropy) > bound || fabs(a->top - b->top) > bound))
-            fail_msg("%s, depth %d: soft %.9g, entropy %.9g, top %.9g, wanted %.9g, %.9g, %.9g", name, k, a->soft, a->entropy, a->top, b->soft, b->entropy, b->top);
+            fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k],
+                     (long)have->depth_rows[k], want->by_depth[k], want->depth_rows[k]);
+        if (loss->terms.soft != 0 &&
+            (fabs(a->soft - b->soft) > bound || fabs(a->entropy - b->entropy) > bound || fabs(a->top - b->top) > bound))
+            fail_msg("%s, depth %d: soft %.9g, entropy %.9g, top %.9g, wanted %.9g, %.9g, %.9g", name, k, a->soft,
+                     a->entropy, a->top, b->soft, b->entropy, b->top);
         if ((loss->terms.data != 0 && fabs(a->data - b->data) > bound) || fabs(a->features - b->features) > bound)
-            fail_msg("%s, depth %d: data %.9g, features %.9g, wanted %.9g, %.9g", name, k, a->data, a->features, b->data, b->features);
+            fail_msg("%s, depth %d: data %.9g, features %.9g, wanted %.9g, %.9g", name, k, a->data, a->features,
+                     b->data, b->features);
     }
     if (fabs(have->total - want->total) > bound)
         fail_msg("%s: the total loss is %.9g, wanted %.9g", name, have->total, want->total);
 }
 
 /* count: the step's sequences are the first of the list; trained: how many tensors must be compared */
-static void check_step(const char *name, const char *dir, int version, const char *target, const struct loss *loss, struct training_step *s, const vb_model *m,
-                       int count, size_t trained)
+static void check_step(const char *name, const char *dir, int version, const char *target, const struct loss *loss,
+                       struct training_step *s, const vb_model *m, int count, size_t trained)
 {
     struct truth x;
     struct training_losses losses;
@@ -132,31 +138,48 @@ static const struct shape {
     struct small_eagle head;
     const char *conventions; /* of the target, which is only run forward; those of drafting have no effect */
 } shapes[] = {
-    {"EAGLE-1, 4 heads in 2 groups, bias", "v3", 15, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 10, .intermediate = 40, .bias = 1}, NULL},
-    {"EAGLE-1, 3 heads in one group, an embedding of its own", "v3-mtp3", 9, {.version = 1, .d = 64, .heads = 3, .groups = 1, .dim = 34, .intermediate = 33, .embeds = 1}, NULL},
+    {"EAGLE-1, 4 heads in 2 groups, bias", "v3", 15,
+     {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 10, .intermediate = 40, .bias = 1}, NULL},
+    {"EAGLE-1, 3 heads in one group, an embedding of its own", "v3-mtp3", 9,
+     {.version = 1, .d = 64, .heads = 3, .groups = 1, .dim = 34, .intermediate = 33, .embeds = 1}, NULL},
     {"EAGLE-1, a target with tied embeddings, YaRN in the head", "moonlight", 6,
      {.version = 1, .d = 80, .heads = 2, .groups = 2, .dim = 16, .intermediate = 48,
-      .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1},"}, NULL},
-    {"EAGLE-3, a narrow head, a vocabulary with gaps", "v3", 15, {.version = 3, .d = 18, .heads = 6, .groups = 3, .dim = 6, .intermediate = 20, .vocab = 37, .embeds = 1}, NULL},
-    {"EAGLE-3, all tokens, the target's embedding", "glm", 5, {.version = 3, .d = 64, .heads = 5, .groups = 1, .dim = 8, .intermediate = 24}, NULL},
-    {"EAGLE-1, a target with sparse attention", "v32", 1, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}, NULL},
-    {"EAGLE-3, a target with sparse attention", "glm5", 2, {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50}, NULL},
-    {"EAGLE-1, a target with gate=bf16", "v2-lite", 1, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24},
+      .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":"
+              "4,\"beta_slow\":1},"},
+     NULL},
+    {"EAGLE-3, a narrow head, a vocabulary with gaps", "v3", 15,
+     {.version = 3, .d = 18, .heads = 6, .groups = 3, .dim = 6, .intermediate = 20, .vocab = 37, .embeds = 1}, NULL},
+    {"EAGLE-3, all tokens, the target's embedding", "glm", 5,
+     {.version = 3, .d = 64, .heads = 5, .groups = 1, .dim = 8, .intermediate = 24}, NULL},
+    {"EAGLE-1, a target with sparse attention", "v32", 1,
+     {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}, NULL},
+    {"EAGLE-3, a target with sparse attention", "glm5", 2,
+     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50}, NULL},
+    {"EAGLE-1, a target with gate=bf16", "v2-lite", 1,
+     {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24},
      "gate=bf16,first-row=phantom,first-embedding=zeroed,module-hidden=target"},
-    {"EAGLE-1, a target with latent-cache=fp8", "glm5", 2, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}, "latent-cache=fp8"},
+    {"EAGLE-1, a target with latent-cache=fp8", "glm5", 2,
+     {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}, "latent-cache=fp8"},
     {"EAGLE-3, norm_before_residual", "v3", 5,
-     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .keys = "\"norm_before_residual\":true,"}, NULL},
+     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50,
+      .keys = "\"norm_before_residual\":true,"},
+     NULL},
     {"EAGLE-3, norm_before_fc, norm_output", "v3", 3,
-     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .feature_norms = 1, .keys = "\"norm_before_fc\":true,\"norm_output\":true,"}, NULL},
+     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .feature_norms = 1,
+      .keys = "\"norm_before_fc\":true,\"norm_output\":true,"},
+     NULL},
     {"EAGLE-3, a narrow head, all other norms", "v3", 9,
-     {.version = 3, .d = 20, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .embeds = 1, .feature_norms = 3,
-      .keys = "\"norm_before_residual\":true,\"fc_norm\":true,\"norm_output\":true,"}, NULL},
-    {"EAGLE-3, one head, a vocabulary of 11 tokens", "v2-lite", 10, {.version = 3, .d = 64, .heads = 1, .groups = 1, .dim = 2, .intermediate = 8, .vocab = 11}, NULL},
+     {.version = 3, .d = 20, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .embeds = 1,
+      .feature_norms = 3, .keys = "\"norm_before_residual\":true,\"fc_norm\":true,\"norm_output\":true,"},
+     NULL},
+    {"EAGLE-3, one head, a vocabulary of 11 tokens", "v2-lite", 10,
+     {.version = 3, .d = 64, .heads = 1, .groups = 1, .dim = 2, .intermediate = 8, .vocab = 11}, NULL},
 };
 
 static void check_shape(const struct shape *shape)
 {
-    static const struct loss_terms soft = {.soft = 0.5, .top = 0.75, .top_tokens = 5}, features = {.soft = 0.5, .top = 0.75, .features = 0.5, .top_tokens = 5};
+    static const struct loss_terms soft = {.soft = 0.5, .top = 0.75, .top_tokens = 5},
+                                   features = {.soft = 0.5, .top = 0.75, .features = 0.5, .top_tokens = 5};
     int three = shape->head.version == 3;
     char dir[64], path[64];
     struct training_step s;
@@ -167,7 +190,9 @@ static void check_shape(const struct shape *shape)
     head.target_vocab = (int)m->config.dims.V;
     size_t trained = 9 + (size_t)(head.feature_norms + head.bias) + (three ? 4 : 0);
     small_eagle(dir, &head, 7);
-    struct loss losses[] = {loss_of(three ? "eagle3" : "hass", 3, NULL), loss_of("eagle3", 2, three ? &soft : &features), loss_of("fastmtp", 1, NULL), loss_of("hass", 4, &soft)};
+    struct loss losses[] = {loss_of(three ? "eagle3" : "hass", 3, NULL),
+                            loss_of("eagle3", 2, three ? &soft : &features), loss_of("fastmtp", 1, NULL),
+                            loss_of("hass", 4, &soft)};
     for (size_t i = 0; i < COUNT(losses); i++) {
         if (!(shape->losses >> i & 1))
             continue;

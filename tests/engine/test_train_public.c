@@ -1,5 +1,5 @@
-/* tests/engine/test_train_public.c -- the public functions of training steps: the bits and numbers of the trainer, defaults, and errors. Runs in
- * the repository's root. */
+/* tests/engine/test_train_public.c -- the public functions of training steps: the bits and numbers of the trainer,
+ * defaults, and errors. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/training.h"
@@ -12,7 +12,8 @@ static vb_trainer *open_public(const struct training_step *s, const vb_model *m,
 {
     vb_trainer *t;
     for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
-        sequences[q] = (vb_train_sequence){.tokens = s->list[q].tokens, .count = s->list[q].count, .loss_mask = s->list[q].loss_mask};
+        sequences[q] = (vb_train_sequence){.tokens = s->list[q].tokens, .count = s->list[q].count,
+                                           .loss_mask = s->list[q].loss_mask};
     OK(vb_trainer_open(&t, m, options, &err));
     return t;
 }
@@ -29,7 +30,8 @@ static void check_steps(const char *dir, struct training_step *s, vb_model *m, c
         struct training_losses wanted = training_gradients(inner, s);
         OK(vb_trainer_gradients(t, sequences, TRAINING_SEQUENCES, &losses, &err));
         if (losses.total != wanted.total || losses.main != wanted.main || losses.rows != wanted.rows ||
-            memcmp(losses.by_depth, wanted.by_depth, sizeof losses.by_depth) || memcmp(losses.depth_rows, wanted.depth_rows, sizeof losses.depth_rows))
+            memcmp(losses.by_depth, wanted.by_depth, sizeof losses.by_depth) ||
+            memcmp(losses.depth_rows, wanted.depth_rows, sizeof losses.depth_rows))
             fail_msg("%s, step %d: loss %.17g, of the trainer %.17g", dir, step, losses.total, wanted.total);
         assert_int_equal(losses.depths, s->options.loss ? s->options.loss->depths : s->options.depths);
         OK(vb_trainer_update(t, step, 1e-3, &norm, &err));
@@ -43,7 +45,8 @@ static void check_steps(const char *dir, struct training_step *s, vb_model *m, c
         assert_int_equal(x.count, y->rows * y->cols);
         assert_int_equal(x.shape[0] * x.shape[1], x.count);
         assert_int_equal(x.decays, y->decays);
-        if (memcmp(x.w, y->w, x.count * sizeof *x.w) || !x.g != !y->g || (x.g && memcmp(x.m, y->m, x.count * sizeof *x.m)))
+        if (memcmp(x.w, y->w, x.count * sizeof *x.w) || !x.g != !y->g ||
+            (x.g && memcmp(x.m, y->m, x.count * sizeof *x.m)))
             fail_msg("%s: %s has other numbers than in the trainer", dir, x.name);
     }
     assert_int_equal(count, trainer_count(inner));
@@ -61,8 +64,9 @@ TEST(public_steps_have_the_bits_of_the_trainer)
     s.options.max_norm = 0.5;
     s.options.bias_update_speed = 0.01;
     s.list[0].loss_mask = mask;
-    check_steps("v3-mtp3", &s, m, &(vb_trainer_options){.part = "model", .depths = 2, .loss_factor = 0.3, .beta2 = 0.95, .weight_decay = 0.1,
-                                                       .clip_norm = 0.5, .bias_update_rate = 0.01, .threads = 2});
+    check_steps("v3-mtp3", &s, m,
+                &(vb_trainer_options){.part = "model", .depths = 2, .loss_factor = 0.3, .beta2 = 0.95,
+                                      .weight_decay = 0.1, .clip_norm = 0.5, .bias_update_rate = 0.01, .threads = 2});
     OK(loss_named(&loss, "fastmtp", 3, -1, &err));
     loss.terms.soft = 0.25;
     loss.terms.data = 0.75;
@@ -72,13 +76,16 @@ TEST(public_steps_have_the_bits_of_the_trainer)
     s.options.new_modules = 1;
     s.options.seed = 5;
     s.options.ends = ENDS_OWN;
-    check_steps("v3-mtp3's modules", &s, m, &(vb_trainer_options){.loss = "fastmtp", .soft_targets = 0.25, .depths = 3, .modules = 1, .new_weights = 1, .seed = 5,
-                                                                 .ends = "own", .beta2 = 0.95, .weight_decay = 0.1, .clip_norm = -1});
+    check_steps("v3-mtp3's modules", &s, m,
+                &(vb_trainer_options){.loss = "fastmtp", .soft_targets = 0.25, .depths = 3, .modules = 1,
+                                      .new_weights = 1, .seed = 5, .ends = "own", .beta2 = 0.95, .weight_decay = 0.1,
+                                      .clip_norm = -1});
     training_step(&s, m, TRAIN_MODEL, 1);
     s.options.new_model = s.options.modules = 1;
     s.options.adamw.weight_decay = 0;
-    check_steps("a new model", &s, m, &(vb_trainer_options){.part = "model", .depths = 1, .modules = 1, .new_weights = 1, .loss_factor = 0.3, .beta2 = 0.95,
-                                                            .weight_decay = -1, .clip_norm = -1, .bias_update_rate = -1});
+    check_steps("a new model", &s, m,
+                &(vb_trainer_options){.part = "model", .depths = 1, .modules = 1, .new_weights = 1, .loss_factor = 0.3,
+                                      .beta2 = 0.95, .weight_decay = -1, .clip_norm = -1, .bias_update_rate = -1});
     vb_model_close(m);
 }
 
@@ -111,7 +118,8 @@ TEST(options_that_are_zero_have_the_defaults_of_the_command)
 }
 
 /* Options of the trainer that are those of the command's defaults, for a part that trains heads. */
-static void step_of_heads(struct training_step *s, const vb_model *m, enum trained_part part, const struct loss *loss, const struct trainer_eagle *eagle)
+static void step_of_heads(struct training_step *s, const vb_model *m, enum trained_part part, const struct loss *loss,
+                          const struct trainer_eagle *eagle)
 {
     training_step(s, m, part, loss->depths);
     s->options.loss = loss;
@@ -136,7 +144,9 @@ TEST(public_steps_train_eagle_heads)
     step_of_heads(&s, m, TRAIN_EAGLE3, &eagle3, &(struct trainer_eagle){.dir = "golden/eagle/eagle3-v3"});
     check_steps("eagle3-v3", &s, m, &(vb_trainer_options){.part = "eagle3", .head = "golden/eagle/eagle3-v3"});
     step_of_heads(&s, m, TRAIN_EAGLE3, &eagle3, &(struct trainer_eagle){.tokens = tokens, .vocab_size = COUNT(tokens)});
-    check_steps("a new EAGLE-3 head", &s, m, &(vb_trainer_options){.part = "eagle3", .seed = 7, .draft_tokens = tokens, .draft_vocab_size = COUNT(tokens)});
+    check_steps("a new EAGLE-3 head", &s, m,
+                &(vb_trainer_options){.part = "eagle3", .seed = 7, .draft_tokens = tokens,
+                                      .draft_vocab_size = COUNT(tokens)});
     vb_model_close(m);
 }
 
@@ -157,7 +167,8 @@ TEST(public_steps_train_parallel_heads)
     for (int copied = 0; copied < 2; copied++) {
         training_heads_open(&s, m, NULL);
         s.heads.copied = copied;
-        check_steps("new parallel heads", &s, m, &(vb_trainer_options){.part = "parallel-heads", .new_weights = !copied, .seed = 7});
+        check_steps("new parallel heads", &s, m,
+                    &(vb_trainer_options){.part = "parallel-heads", .new_weights = !copied, .seed = 7});
     }
     vb_model_close(m);
     remove_dir(dir);
@@ -173,19 +184,26 @@ static void check_refused(const vb_model *m, const vb_trainer_options *o, const 
 TEST(wrong_options_are_refused_in_one_sentence)
 {
     vb_model *m = training_model("golden/tiny/v3", NULL);
-    check_refused(m, &(vb_trainer_options){.part = "head"}, "part is head, wanted modules, model, eagle, eagle3 or parallel-heads");
+    check_refused(m, &(vb_trainer_options){.part = "head"},
+                  "part is head, wanted modules, model, eagle, eagle3 or parallel-heads");
     check_refused(m, &(vb_trainer_options){.ends = "both"}, "ends is both, wanted stored, shared or own");
     check_refused(m, &(vb_trainer_options){.soft_targets = 1.5}, "soft_targets is 1.5, wanted a number from 0 to 1");
-    check_refused(m, &(vb_trainer_options){.soft_targets = 0.5, .loss = "eagle"}, "soft_targets is 0.5, and the loss eagle has weights of its own");
+    check_refused(m, &(vb_trainer_options){.soft_targets = 0.5, .loss = "eagle"},
+                  "soft_targets is 0.5, and the loss eagle has weights of its own");
     check_refused(m, &(vb_trainer_options){.loss = "medusa"}, "medusa");
     check_refused(m, &(vb_trainer_options){.depths = -1}, "depths");
     check_refused(m, &(vb_trainer_options){.beta1 = NAN}, "beta1 is nan");
     check_refused(m, &(vb_trainer_options){.head = "x"}, "head is x, and part modules trains no head");
-    check_refused(m, &(vb_trainer_options){.part = "eagle", .head = "x", .new_weights = 1}, "head is x, and new_weights asks for a new one");
-    check_refused(m, &(vb_trainer_options){.part = "eagle", .draft_vocab_size = 1}, "draft_tokens are for a new EAGLE-3 head, and part eagle trains none");
-    check_refused(m, &(vb_trainer_options){.part = "eagle3", .draft_vocab_size = 1}, "draft_vocab_size is 1, and draft_tokens are not given");
-    check_refused(m, &(vb_trainer_options){.part = "parallel-heads", .modules = 2}, "modules is for MTP modules, and part parallel-heads trains none");
-    check_refused(m, &(vb_trainer_options){.part = "eagle", .ends = "own"}, "ends is for MTP modules, and part eagle trains none");
+    check_refused(m, &(vb_trainer_options){.part = "eagle", .head = "x", .new_weights = 1},
+                  "head is x, and new_weights asks for a new one");
+    check_refused(m, &(vb_trainer_options){.part = "eagle", .draft_vocab_size = 1},
+                  "draft_tokens are for a new EAGLE-3 head, and part eagle trains none");
+    check_refused(m, &(vb_trainer_options){.part = "eagle3", .draft_vocab_size = 1},
+                  "draft_vocab_size is 1, and draft_tokens are not given");
+    check_refused(m, &(vb_trainer_options){.part = "parallel-heads", .modules = 2},
+                  "modules is for MTP modules, and part parallel-heads trains none");
+    check_refused(m, &(vb_trainer_options){.part = "eagle", .ends = "own"},
+                  "ends is for MTP modules, and part eagle trains none");
     check_refused(m, &(vb_trainer_options){.part = "eagle3", .loss = "eagle"}, "wanted a loss of tokens");
     vb_trainer_close(NULL);
     vb_model_close(m);

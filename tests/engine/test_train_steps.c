@@ -1,5 +1,5 @@
-/* tests/engine/test_train_steps.c -- training steps: the same bits however they are computed, what an update changes, and new weights. Runs in the
- * repository's root. */
+/* tests/engine/test_train_steps.c -- training steps: the same bits however they are computed, what an update changes,
+ * and new weights. Runs in the repository's root. */
 #include "engine/base/hash64.h"
 #include "engine/choose/random.h"
 #include "reference/backward.h"
@@ -43,11 +43,13 @@ static void check_ways(const char *dir, const struct vb_model *m, struct trainin
             s->options.threads = threads;
             s->options.micro_tokens = cuts[threads];
             if (bits_of_steps(m, s) != want)
-                fail_msg("%s: two steps have other bits with %s, %d threads and micro-batches of %zu tokens", dir, vb_isa(isa), threads, cuts[threads]);
+                fail_msg("%s: two steps have other bits with %s, %d threads and micro-batches of %zu tokens", dir,
+                         vb_isa(isa), threads, cuts[threads]);
         }
 }
 
-static void check_bits(const char *dir, enum trained_part part, int depths, int modules, enum module_ends ends, const struct loss *loss)
+static void check_bits(const char *dir, enum trained_part part, int depths, int modules, enum module_ends ends,
+                       const struct loss *loss)
 {
     struct training_step s;
     struct vb_model *m = training_model(dir, NULL);
@@ -60,7 +62,8 @@ static void check_bits(const char *dir, enum trained_part part, int depths, int 
 }
 
 /* Two new heads. */
-static void check_bits_of_heads(const char *dir, enum trained_part part, const struct loss *loss, int after_last, int dense)
+static void check_bits_of_heads(const char *dir, enum trained_part part, const struct loss *loss, int after_last,
+                                int dense)
 {
     struct training_step s;
     struct vb_model *m = training_model(dir, NULL);
@@ -101,7 +104,8 @@ TEST(steps_have_the_same_bits_for_all_threads_micro_batches_and_instruction_sets
     check_bits_of_heads("golden/tiny/v3", TRAIN_MODEL, NULL, 1, 0);
 }
 
-/* The heads of a model that is trained, too, read its rows from the layers' values, those of a frozen one from its pass. All weights are F32. */
+/* The heads of a model that is trained, too, read its rows from the layers' values, those of a frozen one from its
+ * pass. All weights are F32. */
 TEST(heads_have_the_same_gradients_with_a_frozen_model_as_with_a_trained_one)
 {
     for (const struct small_checkpoint *c = small_with_heads; c->name; c++) {
@@ -154,7 +158,8 @@ static void check_hidden(const struct loss *loss, size_t unread)
     s.options.loss = loss;
     uint64_t want = bits_of_steps(m, &s);
     for (size_t q = 0; q < TRAINING_SEQUENCES; q += 2) {
-        vb_session *session = open_session(m, &(vb_session_options){.prefill = "expanded", .threads = 1}, s.list[q].tokens, s.list[q].count);
+        vb_session *session = open_session(m, &(vb_session_options){.prefill = "expanded", .threads = 1},
+                                           s.list[q].tokens, s.list[q].count);
         OK(vb_evaluate(session, 0, keep_hidden, hidden[q], &err));
         vb_session_close(session);
         for (size_t i = s.list[q].count < 2 ? 0 : (s.list[q].count - unread) * 64; i < s.list[q].count * 64; i++)
@@ -175,7 +180,8 @@ TEST(hidden_states_that_are_given_have_the_same_result_as_those_that_are_compute
     check_hidden(&loss, 1);
 }
 
-/* The gradient of a shared head is the sum of those of the copies, each of which has the error of adding up its rows. */
+/* The gradient of a shared head is the sum of those of the copies, each of which has the error of adding up its
+ * rows. */
 static void check_sum(struct vb_trainer *shared, struct vb_trainer *own, const char *name, const char *const *copies)
 {
     const struct trained_tensor *sum = training_tensor(shared, name), *first = training_tensor(own, name);
@@ -193,8 +199,10 @@ static void check_sum(struct vb_trainer *shared, struct vb_trainer *own, const c
 
 TEST(a_shared_embedding_and_head_have_the_gradients_of_all_copies)
 {
-    static const char *const embeddings[] = {"model.layers.3.embed_tokens.weight", "model.layers.4.embed_tokens.weight", NULL};
-    static const char *const heads[] = {"model.layers.3.shared_head.head.weight", "model.layers.4.shared_head.head.weight", NULL};
+    static const char *const embeddings[] = {"model.layers.3.embed_tokens.weight", "model.layers.4.embed_tokens.weight",
+                                             NULL};
+    static const char *const heads[] = {"model.layers.3.shared_head.head.weight",
+                                        "model.layers.4.shared_head.head.weight", NULL};
     struct training_step s;
     struct vb_model *m = training_model("golden/tiny/v3-mtp3", NULL);
     assert_int_equal(m->config.num_hidden_layers, 3);
@@ -239,7 +247,8 @@ TEST(the_first_step_moves_weights_against_their_gradients_by_the_learning_rate)
             double g = x->g[j], w = old->w[j], want = w - (x->decays ? 0.1 * w : 0) / LR - (g > 0 ? 1.0 : -1.0) / LR;
             squares += g * g;
             if (fabs(g) > 1e-12 && !(fabs(x->w[j] - want) <= 1e-6 * (fabs(w) + 1.0 / LR)))
-                fail_msg("number %zu of %s was %g and is %g after a step, wanted %g; its gradient is %g", j, x->name, w, x->w[j], want, g);
+                fail_msg("number %zu of %s was %g and is %g after a step, wanted %g; its gradient is %g", j, x->name, w,
+                         x->w[j], want, g);
         }
     }
     assert_true(fabs(norm - sqrt(squares)) <= 1e-12 * norm);
@@ -286,7 +295,8 @@ TEST(the_bias_of_each_expert_moves_towards_the_mean_load)
         for (int e = 0; e < E; e++) {
             double load = loads.of[l][e], want = load < mean ? 0.25 : load > mean ? -0.25 : 0;
             if (fabs(x->w[e] - old->w[e] - want) > 1e-6)
-                fail_msg("layer %d: the bias of expert %d moves by %g, wanted %g: its load is %g, the mean %g", l, e, x->w[e] - old->w[e], want, load, mean);
+                fail_msg("layer %d: the bias of expert %d moves by %g, wanted %g: its load is %g, the mean %g", l, e,
+                         x->w[e] - old->w[e], want, load, mean);
             moved += want != 0;
         }
     }
@@ -345,7 +355,8 @@ TEST(new_weights_depend_on_the_seed_and_the_name_alone)
         large = fmaxf(large, fabsf(many[i]));
         mean += many[i] / (float)COUNT(many);
     }
-    assert_true(large <= 0.125f && large > 0.124f && fabsf(mean) < 0.005f); /* 1 / sqrt(64); the standard error of the mean is 0.0011 */
+    assert_true(large <= 0.125f && large > 0.124f && fabsf(mean) < 0.005f); /* 1 / sqrt(64); the standard error of the
+                                                                               mean is 0.0011 */
     trainer_initial(many, "model.layers.0.mlp.down_proj.weight", 64, 64, 2, 3);
     assert_true(many[0] == 0 && many[4095] == 0);
     trainer_initial(many, "model.norm.weight", 1, 64, 1, 3);
@@ -353,7 +364,8 @@ TEST(new_weights_depend_on_the_seed_and_the_name_alone)
 }
 
 /* Steps on the same texts. Returns the losses of the first and of the last step. */
-static void train(const struct vb_model *m, const struct training_step *s, int steps, double lr, double *first, double *last)
+static void train(const struct vb_model *m, const struct training_step *s, int steps, double lr, double *first,
+                  double *last)
 {
     struct vb_trainer *t = training_open(m, s);
     for (int i = 1; i <= steps; i++) {
@@ -370,7 +382,8 @@ TEST(a_new_model_begins_at_the_entropy_of_its_vocabulary_and_learns)
     struct vb_model *m;
     double first, last;
     int from_config;
-    OK(model_open_shapes(&m, "golden/tiny/v3/config.json", "f32", &(struct model_options){0}, &from_config, NULL, &err));
+    OK(model_open_shapes(&m, "golden/tiny/v3/config.json", "f32", &(struct model_options){0}, &from_config, NULL,
+                         &err));
     training_step(&s, m, TRAIN_MODEL, 1);
     s.options.new_model = 1;
     s.options.ends = ENDS_SHARED;

@@ -1,5 +1,5 @@
-/* tests/engine/test_tree_drafters.c -- draft trees of real drafters: they have the bits of plain decoding, whatever their shape; a node's row is
- * that of the same drafts as a chain. Runs in the repository's root. */
+/* tests/engine/test_tree_drafters.c -- draft trees of real drafters: they have the bits of plain decoding, whatever
+ * their shape; a node's row is that of the same drafts as a chain. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include "engine/draft/mtp.h"
@@ -8,22 +8,28 @@ struct method {
     const char *model, *draft, *head;
 };
 static const struct method methods[] = {
-    {"golden/tiny/v3", "mtp-eagle", NULL}, {"golden/tiny/v3-mtp3", "mtp-eagle", NULL}, {"golden/tiny/glm5", "mtp-eagle", NULL},
-    {"golden/tiny/v3", "eagle", "golden/eagle/eagle1-v3"}, {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3"},
-    {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3"}, {"golden/tale", "mtp-eagle", NULL},
+    {"golden/tiny/v3", "mtp-eagle", NULL},
+    {"golden/tiny/v3-mtp3", "mtp-eagle", NULL},
+    {"golden/tiny/glm5", "mtp-eagle", NULL},
+    {"golden/tiny/v3", "eagle", "golden/eagle/eagle1-v3"},
+    {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3"},
+    {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3"},
+    {"golden/tale", "mtp-eagle", NULL},
 };
 
 static size_t methods_here(void) { return COUNT(methods) - !have_tale(); }
 
 static vb_session_options options_of(const struct method *m, int K, int topk, int nodes)
 {
-    return (vb_session_options){.context = 200, .threads = 1, .drafting.method = m->draft, .drafting.head = m->head, .drafting.tokens = K, .drafting.tree.topk = topk,
-                                .drafting.tree.nodes = nodes, .poison_cut_rows = 1};
+    return (vb_session_options){.context = 200, .threads = 1, .drafting.method = m->draft, .drafting.head = m->head,
+                                .drafting.tokens = K, .drafting.tree.topk = topk, .drafting.tree.nodes = nodes,
+                                .poison_cut_rows = 1};
 }
 
 TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
 {
-    static const int shapes[][3] = {{1, 2, 0}, {1, 16, 0}, {2, 2, 0}, {2, 16, 64}, {3, 3, 0}, {3, 4, 10}, {5, 8, 31}, {7, 2, 7}, {8, 8, 63}, {15, 2, 0}, {15, 16, 64}};
+    static const int shapes[][3] = {{1, 2, 0}, {1, 16, 0}, {2, 2, 0}, {2, 16, 64}, {3, 3, 0}, {3, 4, 10}, {5, 8, 31},
+                                    {7, 2, 7}, {8, 8, 63}, {15, 2, 0}, {15, 16, 64}};
     static struct record plain, r;
     for (size_t i = 0; i < methods_here(); i++) {
         vb_model *m = open_model(methods[i].model);
@@ -44,8 +50,8 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
                 o.prefill_chunk = (int)(k % 3 * 7);
                 o.context = (int32_t)(COUNT(prompt) + n + k % 2);
                 run(m, &o, prompt, COUNT(prompt), n, &r);
-                snprintf(what, sizeof what, "%s of %s, K %d, topk %d, nodes %d, temperature %d", o.drafting.method, methods[i].model, o.drafting.tokens,
-                         o.drafting.tree.topk, o.drafting.tree.nodes, temperature);
+                snprintf(what, sizeof what, "%s of %s, K %d, topk %d, nodes %d, temperature %d", o.drafting.method,
+                         methods[i].model, o.drafting.tokens, o.drafting.tree.topk, o.drafting.tree.nodes, temperature);
                 check_same(what, &plain, &r);
                 assert_int_equal(r.result.draft_failures, 0);
                 accepted += r.result.accepted;
@@ -56,7 +62,8 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
     }
 }
 
-/* A node's confidence, bit for bit, by chains: each of its ancestors drafted in turn by mtp_rows, which knows no tree. */
+/* A node's confidence, bit for bit, by chains: each of its ancestors drafted in turn by mtp_rows, which knows no
+ * tree. */
 static double confidence_by_chain(struct drafter *d, struct workspace *w, const struct draft_tree *t, int node)
 {
     struct mtp_state *s = &mtp_of(d)->state;
@@ -108,8 +115,8 @@ TEST(a_nodes_row_is_that_of_the_same_drafts_as_a_chain)
                     continue;
                 double c = confidence_by_chain(s->drafter, s->work, &t, node);
                 if (c != t.confidence[node])
-                    fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g", o.drafting.method, methods[i].model, round, node,
-                             t.depth[node], t.confidence[node], c);
+                    fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g",
+                             o.drafting.method, methods[i].model, round, node, t.depth[node], t.confidence[node], c);
             }
         }
         vb_session_close(s);
@@ -189,7 +196,8 @@ TEST(trees_and_chains_share_passes)
 {
     static struct record plain[5], r[5];
     static const struct method shared[] = {
-        {"", "mtp-eagle", NULL}, {"", "eagle", "golden/eagle/eagle1-v3"}, {"", "mtp-vanilla", NULL}, {"", "mtp-eagle", NULL}, {"", "none", NULL}};
+                                           {"", "mtp-eagle", NULL}, {"", "eagle", "golden/eagle/eagle1-v3"},
+                                           {"", "mtp-vanilla", NULL}, {"", "mtp-eagle", NULL}, {"", "none", NULL}};
     static const int shapes[][3] = {{5, 4, 64}, {3, 2, 0}, {2, 0, 0}, {15, 3, 40}, {0, 0, 0}};
     vb_model *m = open_tiny("v3");
     vb_session *s[5], *small;
@@ -205,7 +213,8 @@ TEST(trees_and_chains_share_passes)
         g[i] = recording(&r[i], s[i], 50);
     }
     small = open_session(m, &(vb_session_options){.context = 200, .threads = 1, .prefill_chunk = 9}, prompt, 10);
-    REFUSED(generate_together((vb_session *[]){small, s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT, "draft nodes is 64, for which the batch has no room");
+    REFUSED(generate_together((vb_session *[]){small, s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT,
+            "draft nodes is 64, for which the batch has no room");
     vb_session_close(small);
     OK(generate_together(s, 5, g, results, &err));
     for (size_t i = 0; i < 5; i++) {
@@ -216,7 +225,8 @@ TEST(trees_and_chains_share_passes)
     vb_model_close(m);
 }
 
-/* Requests of a batch, which begin alike and have too small a cache for all: rows are shared, given back, computed again. */
+/* Requests of a batch, which begin alike and have too small a cache for all: rows are shared, given back, computed
+ * again. */
 struct request {
     int32_t prompt[60];
     size_t count, ended;
@@ -253,12 +263,16 @@ TEST(batches_draft_trees)
             random_tokens(m, 60, q[i].prompt, q[i].count);
             q[i].prompt[q[i].count - 1] = (int32_t)i + 5;
             run_plain(m, NULL, q[i].prompt, q[i].count, 110, &q[i].plain);
-            OK(vb_batch_add(b, &(vb_request){.tokens = q[i].prompt, .count = q[i].count, .options = {.max_tokens = 110, .ignore_eos = 1},
-                                             .done = check_request, .context = &q[i]}, NULL, &err));
+            OK(vb_batch_add(b,
+                            &(vb_request){.tokens = q[i].prompt, .count = q[i].count,
+                                          .options = {.max_tokens = 110, .ignore_eos = 1}, .done = check_request,
+                                          .context = &q[i]},
+                            NULL, &err));
         }
         OK(vb_batch_run(b, &err));
         vb_batch_look(b, &state);
-        print_message("%s: %zu tokens shared, %zu sequences set aside, %zu passes\n", method->draft, state.shared_tokens, state.preemptions, state.passes);
+        print_message("%s: %zu tokens shared, %zu sequences set aside, %zu passes\n", method->draft,
+                      state.shared_tokens, state.preemptions, state.passes);
         assert_true(state.shared_tokens > 0 && state.preemptions > 0);
         for (size_t i = 0; i < COUNT(q); i++)
             assert_int_equal(q[i].ended, 1);
@@ -276,15 +290,20 @@ TEST(what_does_not_go_with_trees_is_refused_by_name)
         {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 17}, "draft topk is 17, wanted 1 to 16"},
         {{.drafting.method = "mtp-eagle", .drafting.tree.topk = -1}, "draft topk is -1"},
         {{.drafting.method = "mtp-eagle", .drafting.tree.nodes = 8}, "draft nodes is 8, but drafts are a chain"},
-        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 1, .drafting.tree.nodes = 8}, "draft nodes is 8, but drafts are a chain"},
-        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.tree.nodes = 65}, "draft nodes is 65, wanted 4"},
-        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.tree.nodes = 3}, "draft nodes is 3, wanted 4"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 1, .drafting.tree.nodes = 8},
+         "draft nodes is 8, but drafts are a chain"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.tree.nodes = 65},
+         "draft nodes is 65, wanted 4"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.tree.nodes = 3},
+         "draft nodes is 3, wanted 4"},
         {{.drafting.method = "mtp-vanilla", .drafting.tree.topk = 2}, "mtp-vanilla drafts chains"},
         {{.drafting.method = "ngram", .drafting.tree.topk = 2}, "ngram drafts chains"},
         {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.automatic = 1}, "auto is of chains"},
         {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .padded = 1}, "padded passes are of chains"},
-        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .sampling = {.acceptance = "rejection"}}, "acceptance rejection is of chains"},
-        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .sampling = {.acceptance = "relaxed"}}, "acceptance relaxed is of chains"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .sampling = {.acceptance = "rejection"}},
+         "acceptance rejection is of chains"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .sampling = {.acceptance = "relaxed"}},
+         "acceptance relaxed is of chains"},
     };
     vb_model *m = open_tiny("v3");
     vb_session *s;
@@ -295,7 +314,8 @@ TEST(what_does_not_go_with_trees_is_refused_by_name)
         REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, cases[i].says);
     }
     int32_t next, drafts[VB_MAX_NODES], n;
-    s = open_session(m, &(vb_session_options){.context = 30, .drafting.method = "mtp-eagle", .drafting.tree.topk = 2}, (int32_t[]){5, 6}, 2);
+    s = open_session(m, &(vb_session_options){.context = 30, .drafting.method = "mtp-eagle", .drafting.tree.topk = 2},
+                     (int32_t[]){5, 6}, 2);
     REFUSED(vb_draft(s, &next, drafts, &n, &err), VB_BAD_ARGUMENT, "vb_draft_tree");
     vb_session_close(s);
     vb_model_close(m);

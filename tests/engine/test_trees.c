@@ -1,8 +1,8 @@
-/* tests/engine/test_trees.c -- trees of drafts in the engine: any tree, right or wrong, leaves every bit of the output as it is; what a drafter
- * is told is what plain decoding tells it. Runs in the repository's root. */
+/* tests/engine/test_trees.c -- trees of drafts in the engine: any tree, right or wrong, leaves every bit of the output
+ * as it is; what a drafter is told is what plain decoding tells it. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
-/* ---- an adversary: trees by chance, which know what plain decoding says ----------------------------------------------- */
+/* ---- an adversary: trees by chance, which know what plain decoding says ------------------------------------------ */
 
 enum { PROMPT = 19, TOKENS = 70, MOST_OBSERVED = 128 };
 
@@ -10,7 +10,8 @@ struct adversary {
     const vb_session *session;
     const int32_t *right;       /* the timeline of plain decoding, by index */
     size_t right_count, V;
-    int shape;                  /* 0: any; 1: one chain; 2: all follow the last token; 3: right ones last, behind wrong ones */
+    int shape;                  /* 0: any; 1: one chain; 2: all follow the last token; 3: right ones last, behind wrong
+                                   ones */
     uint64_t state;
     /* counted by hand */
     size_t drafted, accepted, rounds, drafted_by_depth[VB_MAX_DRAFT], accepted_by_depth[VB_MAX_DRAFT];
@@ -20,7 +21,8 @@ struct adversary {
     uint64_t hidden[MOST_OBSERVED];
 };
 
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                    size_t n)
 {
     struct adversary *a = (struct adversary *)d;
     size_t width = (size_t)vb_hidden_size(a->session->model);
@@ -72,7 +74,9 @@ static void propose_tree(struct drafter *d, struct workspace *w, struct draft_tr
     assert_int_equal(a->known, count);
     t->count = 0;
     for (int i = 0; i < n; i++) {
-        int parent = a->shape == 1 ? t->count - 1 : a->shape == 2 ? -1 : (int)random_below(&a->state, (size_t)t->count + 1) - 1;
+        int parent = a->shape == 1 ? t->count - 1
+                     : a->shape == 2 ? -1
+                     : (int)random_below(&a->state, (size_t)t->count + 1) - 1;
         if (a->shape == 3 && random_below(&a->state, 3))
             parent = right; /* many children of what is right so far */
         int level = parent < 0 ? 1 : t->depth[parent] + 1;
@@ -91,9 +95,10 @@ static void propose_tree(struct drafter *d, struct workspace *w, struct draft_tr
 }
 
 static const struct drafter_type adversary_type = {.name = "adversary", .observe = observe, .propose = propose_nothing,
-                                                   .propose_tree = propose_tree, .rewind = no_rewind, .close = close_nothing};
+                                                   .propose_tree = propose_tree, .rewind = no_rewind,
+                                                   .close = close_nothing};
 
-/* ---- a plain run and its twins ----------------------------------------------------------------------------------------- */
+/* ---- a plain run and its twins ----------------------------------------------------------------------------------- */
 
 struct twin {
     vb_model *model;
@@ -155,11 +160,12 @@ static void give_back(struct borrowed *b)
 static void check_counts(const char *what, const vb_result *r, const struct adversary *a)
 {
     if (r->drafted != a->drafted || r->accepted != a->accepted)
-        fail_msg("%s: drafted %zu, accepted %zu; by hand %zu and %zu", what, r->drafted, r->accepted, a->drafted, a->accepted);
+        fail_msg("%s: drafted %zu, accepted %zu; by hand %zu and %zu", what, r->drafted, r->accepted, a->drafted,
+                 a->accepted);
     for (int k = 0; k < VB_MAX_DRAFT; k++)
         if (r->drafted_by_depth[k] != a->drafted_by_depth[k] || r->accepted_by_depth[k] != a->accepted_by_depth[k])
-            fail_msg("%s: depth %d: drafted %zu, accepted %zu; by hand %zu and %zu", what, k + 1, r->drafted_by_depth[k],
-                     r->accepted_by_depth[k], a->drafted_by_depth[k], a->accepted_by_depth[k]);
+            fail_msg("%s: depth %d: drafted %zu, accepted %zu; by hand %zu and %zu", what, k + 1,
+                     r->drafted_by_depth[k], r->accepted_by_depth[k], a->drafted_by_depth[k], a->accepted_by_depth[k]);
 }
 
 static void check_told(const char *what, const struct adversary *a, const struct adversary *silent)
@@ -179,7 +185,8 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
     size_t drafted = 0, accepted = 0, deep = 0;
     for (size_t i = 0; i < COUNT(names); i++)
         for (int temperature = 0; temperature < 2; temperature++) {
-            vb_sampling sampling = {.temperature = (float)temperature, .seed = 7, .top_k = 40, .repetition_penalty = 1.2f, .frequency_penalty = 0.1f};
+            vb_sampling sampling = {.temperature = (float)temperature, .seed = 7, .top_k = 40,
+                                    .repetition_penalty = 1.2f, .frequency_penalty = 0.1f};
             twin_open(&t, names[i], &sampling);
             for (uint64_t trial = 0; trial < 12; trial++) {
                 char what[128];
@@ -187,13 +194,16 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
                 if (!has_turn(trial + (size_t)temperature, 3))
                     continue;
                 struct adversary a = {.shape = (int)(trial % 4), .state = trial};
-                vb_session_options o = {.exact_threads = 1, .threads = 1 + (trial == 5), .drafting.tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
-                                        .drafting.tree.topk = 2, .prefill_chunk = (int[]){0, 1, 7}[trial / 4 % 3], .isa = isas_here()[0]};
-                o.drafting.tree.nodes = o.drafting.tokens + (int)random_below(&random, (size_t)(VB_MAX_NODES - o.drafting.tokens + 1));
+                vb_session_options o = {.exact_threads = 1, .threads = 1 + (trial == 5),
+                                        .drafting.tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
+                                        .drafting.tree.topk = 2, .prefill_chunk = (int[]){0, 1, 7}[trial / 4 % 3],
+                                        .isa = isas_here()[0]};
+                o.drafting.tree.nodes = o.drafting.tokens +
+                                        (int)random_below(&random, (size_t)(VB_MAX_NODES - o.drafting.tokens + 1));
                 struct borrowed b = lend(&t, &a, o);
                 generate(b.s, TOKENS, &r);
-                snprintf(what, sizeof what, "%s, temperature %d, trial %d, %d deep, %d nodes", names[i], temperature, (int)trial, o.drafting.tokens,
-                         o.drafting.tree.nodes);
+                snprintf(what, sizeof what, "%s, temperature %d, trial %d, %d deep, %d nodes", names[i], temperature,
+                         (int)trial, o.drafting.tokens, o.drafting.tree.nodes);
                 check_same(what, &t.plain, &r);
                 check_counts(what, &r.result, &a);
                 check_told(what, &a, &t.silent);
@@ -212,11 +222,13 @@ TEST(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree)
 {
     static struct twin t;
     static struct record r;
-    vb_sampling always_0 = {.bias_tokens = &(int32_t){0}, .bias_values = &(float){1e6f}, .bias_count = 1}; /* which a plan without drafts holds */
+    /* which a plan without drafts holds */
+    vb_sampling always_0 = {.bias_tokens = &(int32_t){0}, .bias_values = &(float){1e6f}, .bias_count = 1};
     twin_open(&t, "v3", &always_0);
     for (size_t n = 1; n < 20; n++) {
         struct adversary a = {.shape = 1, .state = n};
-        struct borrowed b = lend(&t, &a, (vb_session_options){.threads = 1, .drafting.tokens = 3, .drafting.tree.topk = 2});
+        struct borrowed b = lend(&t, &a,
+                                 (vb_session_options){.threads = 1, .drafting.tokens = 3, .drafting.tree.topk = 2});
         generate(b.s, n, &r);
         check_counts("the same token again and again", &r.result, &a);
         give_back(&b);
@@ -279,7 +291,8 @@ TEST(taps_and_events_number_the_nodes)
     twin_open(&t, "v3", NULL);
     for (uint64_t trial = 0; trial < 12; trial++) {
         struct adversary a = {.shape = (int)(trial % 4), .state = 1000 + trial};
-        vb_session_options o = {.threads = 1, .drafting.tokens = 6, .drafting.tree.topk = 2, .drafting.tree.nodes = 40, .tap = see_rows, .tap_context = &seen};
+        vb_session_options o = {.threads = 1, .drafting.tokens = 6, .drafting.tree.topk = 2, .drafting.tree.nodes = 40,
+                                .tap = see_rows, .tap_context = &seen};
         vb_generate_options g = {.max_tokens = TOKENS, .ignore_eos = 1, .callback = see_event, .context = &seen};
         vb_result result;
         struct borrowed b = lend(&t, &a, o);

@@ -1,8 +1,8 @@
-/* tests/engine/test_truth.c -- the engine against the truth: NumPy's numbers in golden/truth, and reference/. Runs in the
- * repository's root.
+/* tests/engine/test_truth.c -- the engine against the truth: NumPy's numbers in golden/truth, and reference/. Runs in
+ * the repository's root.
  *
- * The bound is measured, not chosen: 20 runs of the reference whose every intermediate value is perturbed by up to half an
- * f32 ulp say how far an f32 program may be away on this input; the engine may be at most 8 times as far. */
+ * The bound is measured, not chosen: 20 runs of the reference whose every intermediate value is perturbed by up to half
+ * an f32 ulp say how far an f32 program may be away on this input; the engine may be at most 8 times as far. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -47,9 +47,10 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
     return 0;
 }
 
-/* how far so many perturbed runs are from the unperturbed one, at most; all attend to the positions that the latter chooses */
-static void measure_spread(const struct reference *ref, struct conventions conventions, uint64_t runs, const int32_t *tokens, size_t n,
-                           double *logits, double *hidden)
+/* how far so many perturbed runs are from the unperturbed one, at most; all attend to the positions that the latter
+ * chooses */
+static void measure_spread(const struct reference *ref, struct conventions conventions, uint64_t runs,
+                           const int32_t *tokens, size_t n, double *logits, double *hidden)
 {
     struct reference_options plain = {.conventions = conventions};
     struct rows exact, other;
@@ -60,7 +61,8 @@ static void measure_spread(const struct reference *ref, struct conventions conve
     OK(reference_forward(ref, &plain, tokens, (int)n, exact.hidden, exact.logits, &err));
     int32_t *sets = reference_sets(ref, &plain, tokens, (int)n);
     for (uint64_t seed = 1; seed <= runs; seed++) {
-        struct reference_options o = {.conventions = conventions, .perturb = seed, .sets = sets, .set_tokens = (int)n, .set_layers = reference_config(ref)->num_hidden_layers};
+        struct reference_options o = {.conventions = conventions, .perturb = seed, .sets = sets, .set_tokens = (int)n,
+                                      .set_layers = reference_config(ref)->num_hidden_layers};
         OK(reference_forward(ref, &o, tokens, (int)n, other.hidden, other.logits, &err));
         *logits = fmax(*logits, distance(other.logits, exact.logits, n * V));
         *hidden = fmax(*hidden, distance(other.hidden, exact.hidden, n * d));
@@ -75,8 +77,8 @@ static void check_within(const char *what, double is, double spread)
     if (getenv("VERBOSE"))
         print_message("%s: %.3g, perturbed references %.3g: %.2f times\n", what, is, spread, is / spread);
     if (!(is <= TIMES * spread))
-        fail_msg("%s: %.3g away from the truth, perturbed references are %.3g away: %.1f times, allowed are %g", what, is,
-                 spread, is / spread, TIMES);
+        fail_msg("%s: %.3g away from the truth, perturbed references are %.3g away: %.1f times, allowed are %g", what,
+                 is, spread, is / spread, TIMES);
 }
 
 TEST(logits_and_hidden_rows_are_as_near_to_the_truth_as_f32_allows)
@@ -156,12 +158,13 @@ TEST(greedy_tokens_are_the_truths)
         for (const char *const *isa = isas_here(); *isa; isa++)
             for (int k = -1; k < 2; k++) {
                 vb_session_options o = {.context = (int32_t)(n + count), .threads = 1, .isa = *isa,
-                                        .drafting.method = k < 0 || !vb_mtp_modules(m) ? "none" : mtp_method((size_t)k)};
+                                        .drafting.method = k < 0 || !vb_mtp_modules(m) ? "none"
+                                                                                       : mtp_method((size_t)k)};
                 run(m, &o, tokens, n, count, &r);
                 for (size_t t = 0; t < count; t++)
                     if (r.token[t] != greedy[t])
-                        fail_msg("%s, %s, %s: token %zu is %d, the truth is %d", names[i], *isa, o.drafting.method, t, (int)r.token[t],
-                                 (int)greedy[t]);
+                        fail_msg("%s, %s, %s: token %zu is %d, the truth is %d", names[i], *isa, o.drafting.method, t,
+                                 (int)r.token[t], (int)greedy[t]);
             }
         json_decref(told);
         vb_model_close(m);
@@ -185,17 +188,20 @@ TEST(drafts_are_the_truths)
                     int most = read_tokens(list, want);
                     assert_int_equal(most, 6);
                     int every_K = i < TINY_COUNT && strcmp(*isa, "scalar"); /* slow, and of the same bits (test_bits) */
-                    for (int K = every_K ? 1 : most; K <= most; K++, checked++) { /* shorter drafts have less to share */
-                        vb_session_options o = {.context = (int32_t)count + 16, .threads = 1, .isa = *isa, .drafting.tokens = K,
-                                                .drafting.method = mtp_method(method), .prefill_chunk = K % 2 ? 0 : 3};
+                    for (int K = every_K ? 1 : most; K <= most; K++, checked++) { /* shorter drafts have less to
+                                                                                     share */
+                        vb_session_options o = {.context = (int32_t)count + 16, .threads = 1, .isa = *isa,
+                                                .drafting.tokens = K, .drafting.method = mtp_method(method),
+                                                .prefill_chunk = K % 2 ? 0 : 3};
                         vb_session *s = open_session(m, &o, tokens, count);
                         OK(vb_draft(s, &next, drafts, &n, &err));
                         assert_int_equal(next, json_integer_value(json_object_get(at, "next")));
                         assert_int_equal(n, K);
                         for (int k = 0; k < K; k++)
                             if (drafts[k] != want[k])
-                                fail_msg("%s, %s, %s, K %d, after %zu tokens: draft %d is %d, the truth is %d", names[i],
-                                         o.drafting.method, *isa, K, count, k + 1, (int)drafts[k], (int)want[k]);
+                                fail_msg("%s, %s, %s, K %d, after %zu tokens: draft %d is %d, the truth is %d",
+                                         names[i], o.drafting.method, *isa, K, count, k + 1, (int)drafts[k],
+                                         (int)want[k]);
                         vb_session_close(s);
                     }
                 }
@@ -222,21 +228,23 @@ TEST(long_drafts_are_the_references)
         OK(reference_open(&ref, dir, NULL, &err));
         for (uint64_t seed = 0; seed < 6; seed++)
             for (size_t method = 0; method < 2; method++) {
-                vb_session_options o = {.context = 64, .threads = 1, .drafting.tokens = VB_MAX_DRAFT, .drafting.method = mtp_method(method)};
+                vb_session_options o = {.context = 64, .threads = 1, .drafting.tokens = VB_MAX_DRAFT,
+                                        .drafting.method = mtp_method(method)};
                 size_t count = 1 + (size_t)seed * 4;
                 random_tokens(m, seed, tokens, count);
                 vb_session *s = open_session(m, &o, tokens, count);
                 OK(vb_draft(s, &next, drafts, &n, &err));
                 assert_int_equal(n, VB_MAX_DRAFT);
-                OK(reference_draft(ref, NULL, tokens, (int)count, next, (enum reference_draft_method)method, VB_MAX_DRAFT, want,
-                                   logits, &err));
+                OK(reference_draft(ref, NULL, tokens, (int)count, next, (enum reference_draft_method)method,
+                                   VB_MAX_DRAFT, want, logits, &err));
                 for (int k = 0; k < VB_MAX_DRAFT; k++) {
                     const double *row = logits + (size_t)k * V;
                     if (drafts[k] == want[k])
                         continue;
                     if (!(row[want[k]] - row[drafts[k]] < 1e-4 * fabs(row[want[k]])))
-                        fail_msg("%s, %s after %zu tokens: draft %d is %d (%g), the reference has %d (%g)", with_mtp[i], o.drafting.method,
-                                 count, k + 1, (int)drafts[k], row[drafts[k]], (int)want[k], row[want[k]]);
+                        fail_msg("%s, %s after %zu tokens: draft %d is %d (%g), the reference has %d (%g)", with_mtp[i],
+                                 o.drafting.method, count, k + 1, (int)drafts[k], row[drafts[k]], (int)want[k],
+                                 row[want[k]]);
                     break; /* from here on the two go different ways */
                 }
                 vb_session_close(s);
@@ -247,7 +255,8 @@ TEST(long_drafts_are_the_references)
     }
 }
 
-/* One key of config.json or one convention changed; the logits of one row, which is the last one if the variant does not name it. */
+/* One key of config.json or one convention changed; the logits of one row, which is the last one if the variant does
+ * not name it. */
 static void check_variant(const struct golden *g, const char *label, json_t *variant)
 {
     const char *name = json_string_value(json_object_get(variant, "checkpoint")), *key;
@@ -267,7 +276,8 @@ static void check_variant(const struct golden *g, const char *label, json_t *var
     json_object_foreach(json_object_get(variant, "conventions"), key, value)
         snprintf(list, sizeof list, "%s=%s", key, json_string_value(value));
     OK(conventions_parse(&conventions, list, &err));
-    size_t n = (size_t)read_tokens(json_object_get(told, "tokens"), tokens), count, at = row ? (size_t)json_integer_value(row) : n - 1;
+    size_t n = (size_t)read_tokens(json_object_get(told, "tokens"), tokens), count,
+           at = row ? (size_t)json_integer_value(row) : n - 1;
     OK(reference_open(&ref, dir, NULL, &err));
     measure_spread(ref, conventions, 5, tokens, n, &spread, &hidden); /* fewer: a smaller bound, if anything */
     vb_model *m;
@@ -294,7 +304,8 @@ static void check_variants(const char *file, size_t count)
     const char *label;
     size_t checked = 0;
     json_object_foreach(variants, label, variant)
-        if (!json_object_get(json_object_get(variant, "config"), "index_topk_pattern")) { /* with fewer indexers, tensors are left over */
+        if (!json_object_get(json_object_get(variant, "config"), "index_topk_pattern")) { /* with fewer indexers,
+                                                                                             tensors are left over */
             check_variant(&g, label, variant);
             checked++;
         }

@@ -1,5 +1,6 @@
-/* tests/fuzz/fuzz_config.c -- config.json, and generation_config.json after the first zero byte. What is accepted must keep the
- * promises that the engine computes with: positive extents that fit an int, groups that divide, a finite scale. */
+/* tests/fuzz/fuzz_config.c -- config.json, and generation_config.json after the first zero byte. What is accepted must
+ * keep the promises that the engine computes with: positive extents that fit an int, groups that divide, a finite
+ * scale. */
 #include "engine/model/config.h"
 
 #include <math.h>
@@ -37,8 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t first = zero ? (size_t)(zero - data) : size;
     struct config c;
     vb_error err = {0};
-    int rc = config_parse(&c, (const char *)data, first, zero ? (const char *)zero + 1 : NULL, zero ? size - first - 1 : 0,
-                          "fuzz", &err);
+    int rc = config_parse(&c, (const char *)data, first, zero ? (const char *)zero + 1 : NULL,
+                          zero ? size - first - 1 : 0, "fuzz", &err);
     demand(rc == err.code);
     if (!check(rc, &err))
         check_config(&c);

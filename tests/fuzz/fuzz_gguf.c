@@ -1,6 +1,6 @@
-/* tests/fuzz/fuzz_gguf.c -- a GGUF file from memory, and all that is made of it: config, tokenizer, tensors, the bound model, its
- * copies, a few tokens. Every tensor must lie inside the file or in a copy, and its shape must make its bytes; what is accepted
- * must open, and compute numbers or say that they are none. */
+/* tests/fuzz/fuzz_gguf.c -- a GGUF file from memory, and all that is made of it: config, tokenizer, tensors, the bound
+ * model, its copies, a few tokens. Every tensor must lie inside the file or in a copy, and its shape must make its
+ * bytes; what is accepted must open, and compute numbers or say that they are none. */
 #include "engine/files/gguf.h"
 #include "engine/model/model.h"
 #include "tests/support/fuzz.h"

@@ -1,5 +1,6 @@
-/* tests/fuzz/fuzz_head.c -- any bytes as the config.json of a draft head, beside the weights of the heads in golden/eagle and golden/heads. What is
- * accepted has the shapes of its weights and drafts a few tokens. Runs in the repository's root. */
+/* tests/fuzz/fuzz_head.c -- any bytes as the config.json of a draft head, beside the weights of the heads in
+ * golden/eagle and golden/heads. What is accepted has the shapes of its weights and drafts a few tokens. Runs in the
+ * repository's root. */
 #include "tests/support/fuzz.h"
 
 #define KINDS 3
@@ -18,7 +19,8 @@ static void leave(void)
 
 static void open_once(vb_model **model)
 {
-    static const char *const heads[KINDS] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3", "golden/heads/parallel-v3"};
+    static const char *const heads[KINDS] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3",
+                                             "golden/heads/parallel-v3"};
     vb_error err;
     demand(!vb_model_open(model, "golden/tiny/v3", NULL, &err));
     for (int i = 0; i < KINDS; i++) {
@@ -40,7 +42,8 @@ static void draft(const vb_model *model, int which)
     vb_session *s = NULL;
     vb_result r;
     vb_error err = {0};
-    vb_session_options options = {.context = 12, .threads = 1, .drafting = {.method = methods[which], .tokens = 2, .head = dir[which]}};
+    vb_session_options options = {.context = 12, .threads = 1,
+                                  .drafting = {.method = methods[which], .tokens = 2, .head = dir[which]}};
     if (check(vb_session_open(&s, model, &options, &err), &err))
         return;
     demand(!check(vb_append(s, (const int32_t[]){1, 2, 3}, 3, &err), &err));

@@ -75,8 +75,9 @@ static void splice(struct input *in, size_t at, size_t gone, const void *bytes, 
 
 static void mutate(struct input *in)
 {
-    static const char *const words[] = {"0", "-1", "null", "true", "\"\"", "[]", "{}", "[[", "{\"", "9223372036854775807",
-                                        "1e999", "4294967296", "16777215", "\\u0000", "\xff", "\xf0\x9f", "\\", "(", "*", ","};
+    static const char *const words[] = {"0", "-1", "null", "true", "\"\"", "[]", "{}", "[[", "{\"",
+                                        "9223372036854775807", "1e999", "4294967296", "16777215", "\\u0000", "\xff",
+                                        "\xf0\x9f", "\\", "(", "*", ","};
     size_t at = below(in->size + 1), rest = in->size - at, n = below(1 + (rest < 64 ? rest : 64));
     size_t from = below(in->size + 1), room = in->size - from, m = below(1 + (room < 64 ? room : 64));
     const char *word = words[below(sizeof words / sizeof *words)];

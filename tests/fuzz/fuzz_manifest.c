@@ -1,12 +1,13 @@
-/* tests/fuzz/fuzz_manifest.c -- any bytes as the manifest of a dump that `diff` reads; what is behind the first 0 byte is the dump itself,
- * in the format of safetensors. All rows that come out must lie inside the file. If the bytes begin with "names", they are a file of
- * --names instead, and translate the names of a fixed dump; if they begin with "stats", they are statistics, which are compared with
- * themselves. */
+/* tests/fuzz/fuzz_manifest.c -- any bytes as the manifest of a dump that `diff` reads; what is behind the first 0 byte
+ * is the dump itself, in the format of safetensors. All rows that come out must lie inside the file. If the bytes begin
+ * with "names", they are a file of --names instead, and translate the names of a fixed dump; if they begin with
+ * "stats", they are statistics, which are compared with themselves. */
 #include "tests/support/fuzz.h"
 #include "tools/cli/naming_file.h"
 #include "tools/diff/diff.h"
 
-static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[3,4],\"data_offsets\":[24,48]},"
+static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]},\"b\":{\"dtype\":"
+                             "\"BF16\",\"shape\":[3,4],\"data_offsets\":[24,48]},"
                              "\"tokens\":{\"dtype\":\"I64\",\"shape\":[3],\"data_offsets\":[48,72]}}";
 static char dir[] = "/tmp/verbatim-fuzz-XXXXXX", dump[64], manifest[64], names[64];
 

@@ -1,9 +1,11 @@
-/* tests/fuzz/fuzz_meaning.c -- any text as a chat answer, in every format. It means the same wherever it is cut, and no byte is lost:
- * what the sink gets is the text without markers, the whitespace beside them, and what a call has of its own. */
+/* tests/fuzz/fuzz_meaning.c -- any text as a chat answer, in every format. It means the same wherever it is cut, and no
+ * byte is lost: what the sink gets is the text without markers, the whitespace beside them, and what a call has of its
+ * own. */
 #include "tests/support/fuzz.h"
 #include "tests/support/meanings.h"
 
-static const char tools_text[] = "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"t\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}}}}}]";
+static const char tools_text[] = "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"t\": "
+                                 "{\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}}}}}]";
 
 /* Bytes of a text that are not whitespace; the text of the formats' markers counts apart. */
 static size_t solid(const char *text, size_t size)
@@ -40,7 +42,8 @@ static void read_as(struct meaning_options *o, const char *text, size_t size)
     for (size_t step = 1; step < 8; step += 3) {
         struct meaning_said cut = {.has_ids = 1};
         demand(!meaning_of(&cut, o, text, size, 0, 0, step));
-        demand(cut.text.size == whole.text.size && (!cut.text.size || !memcmp(cut.text.text, whole.text.text, cut.text.size)));
+        demand(cut.text.size == whole.text.size &&
+               (!cut.text.size || !memcmp(cut.text.text, whole.text.text, cut.text.size)));
         writer_close(&cut.text);
     }
     writer_close(&whole.text);

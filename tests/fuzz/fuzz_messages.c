@@ -1,13 +1,14 @@
-/* tests/fuzz/fuzz_messages.c -- any bytes as the file of --messages, rendered by a template that looks at what messages may have.
- * Runs in the repository's root. */
+/* tests/fuzz/fuzz_messages.c -- any bytes as the file of --messages, rendered by a template that looks at what messages
+ * may have. Runs in the repository's root. */
 #include "engine/template/template.h"
 #include "tests/support/fuzz.h"
 #include "tools/cli/cli.h"
 
 static const char template[] =
-    "{% for m in messages %}{{ m.role }}{{ m['content'] }}{% if m.content is string %}{{ m.content.split('</think>')[-1] | trim }}{% endif %}"
-    "{% for call in m.tool_calls | default([]) %}{{ call['function']['name'] }}{{ call.function.arguments | tojson }}{% endfor %}"
-    "{% if m.reasoning_content is defined %}{{ m.reasoning_content ~ '' }}{% endif %}{% endfor %}";
+    "{% for m in messages %}{{ m.role }}{{ m['content'] }}{% if m.content is string %}{{ "
+    "m.content.split('</think>')[-1] | trim }}{% endif %}{% for call in m.tool_calls | default([]) %}{{ "
+    "call['function']['name'] }}{{ call.function.arguments | tojson }}{% endfor %}{% if m.reasoning_content is defined "
+    "%}{{ m.reasoning_content ~ '' }}{% endif %}{% endfor %}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_prompts.c -- any bytes as the file of generate --prompts: each line becomes a prompt whose numbers are in range, or is
- * refused. Runs in the repository's root. */
+/* tests/fuzz/fuzz_prompts.c -- any bytes as the file of generate --prompts: each line becomes a prompt whose numbers
+ * are in range, or is refused. Runs in the repository's root. */
 #include "engine/template/template.h"
 #include "tests/support/fuzz.h"
 #include "tools/prompts/prompts.h"
@@ -22,7 +22,8 @@ static void check_prompt(const struct cli *c, const struct prompt *p)
     for (size_t i = 0; i < p->count; i++)
         demand(p->tokens[i] >= 0 && p->tokens[i] < vb_vocab_size(c->model));
     demand(p->num_stops <= MOST_STOPS && p->max_tokens <= 1 << 30 && p->draft_tokens <= VB_MAX_DRAFT);
-    demand(isfinite(p->sampling.temperature) && p->sampling.top_p >= 0 && p->sampling.top_p <= 1 && p->sampling.top_k >= 0);
+    demand(isfinite(p->sampling.temperature) && p->sampling.top_p >= 0 && p->sampling.top_p <= 1 &&
+           p->sampling.top_k >= 0);
     for (size_t i = 0; i < p->num_stops; i++)
         demand(p->stop[i][0] != 0);
 }

@@ -1,6 +1,6 @@
-/* tests/fuzz/fuzz_safetensors.c -- the safetensors header. The input is a whole file; odd sizes also stand for one that is longer
- * than what is at hand, as when only the beginning was read. Every entry that comes out must lie inside the file, in order,
- * and its shape must make its bytes. */
+/* tests/fuzz/fuzz_safetensors.c -- the safetensors header. The input is a whole file; odd sizes also stand for one that
+ * is longer than what is at hand, as when only the beginning was read. Every entry that comes out must lie inside the
+ * file, in order, and its shape must make its bytes. */
 #include "engine/files/checkpoint.h"
 #include "tests/support/fuzz.h"
 

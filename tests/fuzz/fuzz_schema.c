@@ -1,6 +1,6 @@
-/* tests/fuzz/fuzz_schema.c -- any bytes as a JSON schema, and those after the first zero byte as a value. What is accepted as a value is
- * JSON, and the bytes of the input, taken as choices, never lead to a state that nothing may follow. The same holds for forced calls with the
- * schema as parameters. */
+/* tests/fuzz/fuzz_schema.c -- any bytes as a JSON schema, and those after the first zero byte as a value. What is
+ * accepted as a value is JSON, and the bytes of the input, taken as choices, never lead to a state that nothing may
+ * follow. The same holds for forced calls with the schema as parameters. */
 #include "tests/support/fuzz.h"
 #include "tools/serve/schema_calls.h"
 

@@ -12,7 +12,9 @@ static void read_routes(struct cli *c, const char *path)
     int64_t sum = 0;
     c->routes_in = path;
     if (cli_routes_in(c, 0, SIZE_MAX) == EXIT_DONE)
-        for (size_t i = 0; c->session.routes.experts && i < c->session.routes.tokens * (size_t)(c->session.routes.layers * c->session.routes.top_k); i++)
+        for (size_t i = 0; c->session.routes.experts &&
+                           i < c->session.routes.tokens * (size_t)(c->session.routes.layers * c->session.routes.top_k);
+             i++)
             sum += c->session.routes.experts[i]; /* all of them are there */
     demand(sum < INT64_MAX);
     free(c->routes);
@@ -27,7 +29,8 @@ static void read_texts(struct cli *c, const char *path)
     if (prompt_file_read(c, &f, path) == EXIT_DONE)
         for (size_t i = 0; i < f.num_lines; i++)
             if (f.line[i].size && score_line_read(c, &f.line[i], &l) == EXIT_DONE) {
-                demand(l.count >= 2 && l.first >= 1 && l.first < l.count && l.temperature >= 0 && isfinite(l.temperature));
+                demand(l.count >= 2 && l.first >= 1 && l.first < l.count && l.temperature >= 0 &&
+                       isfinite(l.temperature));
                 for (size_t t = 0; t < l.count; t++)
                     demand(l.tokens[t] >= 0 && l.tokens[t] < vb_vocab_size(c->model));
                 demand(!l.routes.tokens || (l.routes.tokens <= l.count && l.routes.tokens + 1 >= l.count));

@@ -1,5 +1,6 @@
-/* tests/fuzz/fuzz_session.c -- a session file of golden/tiny/v3-mtp3, as it is and with its checksums and sizes made to fit: whatever
- * stands in it, it is refused in one sentence, or loaded into a session that goes on. Runs in the repository's root. */
+/* tests/fuzz/fuzz_session.c -- a session file of golden/tiny/v3-mtp3, as it is and with its checksums and sizes made to
+ * fit: whatever stands in it, it is refused in one sentence, or loaded into a session that goes on. Runs in the
+ * repository's root. */
 #include "tests/support/fuzz.h"
 #include "tests/support/session.h"
 
@@ -27,7 +28,8 @@ static void try_to_load(const char *path)
         demand(info.computed < info.tokens && info.tokens <= info.context);
     for (size_t i = 0; i < 4; i++) {
         vb_session *s = NULL;
-        vb_session_options o = {.context = 40, .threads = 1, .prefill_chunk = 20, .drafting.method = methods[i], .drafting.tokens = 2};
+        vb_session_options o = {.context = 40, .threads = 1, .prefill_chunk = 20, .drafting.method = methods[i],
+                                .drafting.tokens = 2};
         if (check(vb_session_load(&s, model, &o, path, NULL, &err), &err)) {
             demand(s == NULL);
             continue;

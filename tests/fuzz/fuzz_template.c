@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_template.c -- any bytes as a chat template: parsing it and rendering a conversation must end in a text or in one
- * sentence. The seeds are golden/chat/. */
+/* tests/fuzz/fuzz_template.c -- any bytes as a chat template: parsing it and rendering a conversation must end in a
+ * text or in one sentence. The seeds are golden/chat/. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +9,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char conversation[] =
     "{\"messages\":[{\"role\":\"system\",\"content\":\"s\\u00e9\"},{\"role\":\"user\",\"content\":\" hi \\n\"},"
-    "{\"role\":\"assistant\",\"content\":\"<think>x</think>y\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
-    "\"arguments\":{\"a\":[1,2.5,null,true,\"\\ud83d\\ude00\"]}}}]},{\"role\":\"tool\",\"content\":\"r\"},{\"role\":\"user\","
-    "\"content\":[{\"type\":\"text\",\"text\":\"t\"}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
-    "\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"add_generation_prompt\":true}";
+    "{\"role\":\"assistant\",\"content\":\"<think>x</think>y\",\"tool_calls\":[{\"type\":\"function\","
+    "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":[1,2.5,null,true,\"\\ud83d\\ude00\"]}}}]},{\"role\":\"tool\","
+    "\"content\":\"r\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"t\"}]}],"
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"bos_token\":\"<s>\",\"eos_token\":\"</s>\","
+    "\"add_generation_prompt\":true}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,4 +1,5 @@
-/* tests/kernels/checkasm.c -- proves that every kernel table returns the bits of simd/scalar.c; with --bench, times them.
+/* tests/kernels/checkasm.c -- proves that every kernel table returns the bits of simd/scalar.c; with --bench, times
+ * them.
  *
  *     checkasm [--seed N] [--filter PART-OF-A-NAME] [--quick] [--bench]
  *
@@ -25,23 +26,72 @@ static const char *filter = "";
 static int failures[KERNELS + 1][MOST_KERNEL_TABLES]; /* by table, in the order of kernel_tables */
 
 const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3", "i4", "f4", "i8"};
-const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
+const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge",
+                                  "vanishing"};
 const char *const kernel_names[KERNELS] = {
-    [MATMUL] = "matmul_f32", "matmul_f16", "matmul_bf16", "matmul_f8_e4m3", "matmul_i4", "matmul_f4", "matmul_i8",
-    [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3", "fma_rows_i4", "fma_rows_f4", "fma_rows_i8",
-    [FMA_ROWS_ONTO] = "fma_rows_onto_f32", "fma_rows_onto_f16", "fma_rows_onto_bf16", "fma_rows_onto_f8_e4m3", "fma_rows_onto_i4",
-                      "fma_rows_onto_f4", "fma_rows_onto_i8",
+    [MATMUL] = "matmul_f32",
+    "matmul_f16",
+    "matmul_bf16",
+    "matmul_f8_e4m3",
+    "matmul_i4",
+    "matmul_f4",
+    "matmul_i8",
+    [FMA_ROWS] = "fma_rows_f32",
+    "fma_rows_f16",
+    "fma_rows_bf16",
+    "fma_rows_f8_e4m3",
+    "fma_rows_i4",
+    "fma_rows_f4",
+    "fma_rows_i8",
+    [FMA_ROWS_ONTO] = "fma_rows_onto_f32",
+    "fma_rows_onto_f16",
+    "fma_rows_onto_bf16",
+    "fma_rows_onto_f8_e4m3",
+    "fma_rows_onto_i4",
+    "fma_rows_onto_f4",
+    "fma_rows_onto_i8",
     [MATMUL_NARROW] = "narrow_matmul",
-    [MATMUL_QUANTIZED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
-                         "matmul_mxfp4",
-                         "matmul_iq2_xxs", "matmul_iq2_xs", "matmul_iq2_s", "matmul_iq3_xxs", "matmul_iq3_s", "matmul_iq1_s", "matmul_iq1_m",
-                         "matmul_tq1_0", "matmul_tq2_0",
-                         "matmul_q4_1", "matmul_iq4_nl", "matmul_iq4_xs", "matmul_q3_k", "matmul_q2_k", "matmul_gguf_nvfp4",
-                         "matmul_cache_q8", "matmul_q4_bf16", "matmul_nvfp4", "matmul_q8_f32",
+    [MATMUL_QUANTIZED] = "matmul_q8_0",
+    "matmul_q4_0",
+    "matmul_q5_0",
+    "matmul_q5_1",
+    "matmul_q4_k",
+    "matmul_q5_k",
+    "matmul_q6_k",
+    "matmul_mxfp4",
+    "matmul_iq2_xxs",
+    "matmul_iq2_xs",
+    "matmul_iq2_s",
+    "matmul_iq3_xxs",
+    "matmul_iq3_s",
+    "matmul_iq1_s",
+    "matmul_iq1_m",
+    "matmul_tq1_0",
+    "matmul_tq2_0",
+    "matmul_q4_1",
+    "matmul_iq4_nl",
+    "matmul_iq4_xs",
+    "matmul_q3_k",
+    "matmul_q2_k",
+    "matmul_gguf_nvfp4",
+    "matmul_cache_q8",
+    "matmul_q4_bf16",
+    "matmul_nvfp4",
+    "matmul_q8_f32",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
-    [FMA_OUTER] = "fma_outer", [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTIZE] = "quantize",
-    [AXPY] = "axpy", [SCALE] = "scale", [DIVIDE] = "divide", [INDEX_SCORES] = "index_scores", [COUNT_FROM] = "count_from",
-    [SOFTMAX] = "softmax_block", [EXP] = "exp", [SILU_MUL] = "silu_mul",
+    [FMA_OUTER] = "fma_outer",
+    [DOT] = "dot",
+    [PACK] = "pack",
+    [NARROW] = "narrow",
+    [QUANTIZE] = "quantize",
+    [AXPY] = "axpy",
+    [SCALE] = "scale",
+    [DIVIDE] = "divide",
+    [INDEX_SCORES] = "index_scores",
+    [COUNT_FROM] = "count_from",
+    [SOFTMAX] = "softmax_block",
+    [EXP] = "exp",
+    [SILU_MUL] = "silu_mul",
 };
 
 static int check_names(void)
@@ -123,7 +173,8 @@ void *ending_at_a_page(enum slot slot, size_t bytes, size_t slack)
     static unsigned char *base[SLOTS];
     if (!base[slot]) {
         size_t page = (size_t)sysconf(_SC_PAGESIZE);
-        base[slot] = mmap(NULL, CAPACITY + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        base[slot] = mmap(NULL, CAPACITY + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                          -1, 0);
         if (base[slot] == MAP_FAILED || mprotect(base[slot] + CAPACITY, page, guard_protection())) {
             perror("checkasm: mmap");
             exit(1);
@@ -240,7 +291,8 @@ static void check_pack(size_t K, enum kind kind, size_t slack)
 {
     size_t n = packed_length(K) + 32;
     float *x = ending_at_a_page(SLOT_X, K * sizeof *x, slack * 4);
-    float *want = ending_at_a_page(SLOT_WANT, n * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, n * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, n * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, n * sizeof *got, 0);
     random_numbers(x, WEIGHT_F32, kind, K);
     fill_canary(want, n);
     kernels_scalar.pack(want + 16, x, K);
@@ -255,10 +307,12 @@ static void check_pack(size_t K, enum kind kind, size_t slack)
     }
 }
 
-/* x for exp and its relatives: where it is ordinary, where its results are subnormal, overflow or vanish, and anything */
+/* x for exp and its relatives: where it is ordinary, where its results are subnormal, overflow or vanish, and
+ * anything */
 static void random_arguments(float *x, size_t n, int choice)
 {
-    static const float special[] = {0.0f, -0.0f, 1.0f / 0.0f, -1.0f / 0.0f, 88.7228f, 88.7229f, -87.3365f, -103.972f, -103.973f, -104.0f, 0x1p-149f, -0x1p-149f};
+    static const float special[] = {0.0f, -0.0f, 1.0f / 0.0f, -1.0f / 0.0f, 88.7228f, 88.7229f, -87.3365f, -103.972f,
+                                    -103.973f, -104.0f, 0x1p-149f, -0x1p-149f};
     for (size_t i = 0; i < n; i++) {
         uint64_t r = rng();
         float unit = (float)(r >> 40) * 0x1p-24f;
@@ -317,7 +371,8 @@ static void run_with_scalar(const struct kernels *k, enum kernel kernel, float *
 static void check_with_scalar(enum kernel kernel, size_t n, enum kind kind, size_t slack)
 {
     float *x = ending_at_a_page(SLOT_X, n * sizeof *x, slack * 4), *y = ending_at_a_page(SLOT_X2, n * sizeof *y, 0), a;
-    float *want = ending_at_a_page(SLOT_WANT, (n + 32) * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, (n + 32) * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, (n + 32) * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, (n + 32) * sizeof *got, 0);
     random_numbers(x, WEIGHT_F32, kind, n);
     random_numbers(y, WEIGHT_F32, kind, n);
     random_numbers(&a, WEIGHT_F32, kind, 1);
@@ -348,7 +403,8 @@ static void check_softmax(size_t n, int choice, size_t slack)
     {
         for (int in_place = 0; in_place < 2; in_place++) {
             char what[120];
-            snprintf(what, sizeof what, "n=%zu data %d%s (numbers 0 and 1: sum and maximum)", n, choice, in_place ? " in place" : "");
+            snprintf(what, sizeof what, "n=%zu data %d%s (numbers 0 and 1: sum and maximum)", n, choice,
+                     in_place ? " in place" : "");
             fill_canary(got, n + 32);
             if (in_place)
                 memcpy(got + 16, s, n * sizeof *got);
@@ -387,8 +443,8 @@ static void check_vector_kernels(void)
 
 /* --- the tables --- */
 
-/* All that follows name, variant and learns_magnitudes are functions. A call of a missing one would crash in the field, on the
- * machines that choose this table, so each table is read, also those that this CPU cannot run. */
+/* All that follows name, variant and learns_magnitudes are functions. A call of a missing one would crash in the field,
+ * on the machines that choose this table, so each table is read, also those that this CPU cannot run. */
 static int check_no_holes(void)
 {
     size_t first = offsetof(struct kernels, matmul), size = sizeof(void (*)(void));
@@ -398,7 +454,8 @@ static int check_no_holes(void)
             void (*function)(void);
             memcpy(&function, (const char *)*k + at, size);
             if (!function) {
-                printf("%s %s: FAILED, function %zu of struct kernels is NULL\n", (*k)->name, (*k)->variant ? (*k)->variant : "", (at - first) / size);
+                printf("%s %s: FAILED, function %zu of struct kernels is NULL\n", (*k)->name,
+                       (*k)->variant ? (*k)->variant : "", (at - first) / size);
                 bad = 1;
             }
         }
@@ -469,7 +526,8 @@ static int check_environment(void)
     float flushed = kernels_scalar.dot(a, one, 2);
     set_fp_control(FP_DEFAULT);
     if (bits_of(&kept) == bits_of(&flushed)) {
-        printf("environment: FAILED, flush-to-zero changes nothing here, so this program cannot tell whether it is set\n");
+        printf("environment: FAILED, flush-to-zero changes nothing here, so this program cannot tell whether it is "
+               "set\n");
         bad = 1;
     }
     uint64_t hash = kernels_sleef_hash();
@@ -487,14 +545,16 @@ static int report(void)
     for (const struct kernels *const *k = kernel_tables; *k; k++) {
         int scalar = *k == &kernels_scalar; /* held against definitions, where there are some */
         if (!kernels_runs_here(*k)) {
-            printf("skipped: %s%s%s (this CPU lacks it)\n", (*k)->name, (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "");
+            printf("skipped: %s%s%s (this CPU lacks it)\n", (*k)->name, (*k)->variant ? " " : "",
+                   (*k)->variant ? (*k)->variant : "");
             continue;
         }
         for (int kernel = 0; kernel < KERNELS; kernel++) {
             int count = failures[kernel][k - kernel_tables];
             if (!wanted((enum kernel)kernel) || (scalar && !count))
                 continue;
-            printf("%-8s%-8s%-23s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
+            printf("%-8s%-8s%-23s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel],
+                   count ? "FAILED" : "OK\n");
             if (count)
                 printf(" (%d cases)\n", count);
             bad |= count != 0;

@@ -1,5 +1,5 @@
-/* tests/kernels/checkasm.h -- declarations shared by the source files of checkasm: random data, buffers that end at an unreadable
- * page, and the comparison of results. */
+/* tests/kernels/checkasm.h -- declarations shared by the source files of checkasm: random data, buffers that end at an
+ * unreadable page, and the comparison of results. */
 #ifndef VB_CHECKASM_H
 #define VB_CHECKASM_H
 
@@ -25,8 +25,8 @@ extern const char *const kind_names[KINDS];
 /* Writes n random numbers of this kind, stored as this type. out may be unaligned. */
 void random_numbers(void *out, enum weight_type type, enum kind kind, size_t n);
 
-/* Writes n random numbers that are to be multiplied with weights of this kind. For CANCEL, each number appears twice, at x[i] and
- * x[i + apart]. */
+/* Writes n random numbers that are to be multiplied with weights of this kind. For CANCEL, each number appears twice,
+ * at x[i] and x[i + apart]. */
 void random_factors(float *x, enum kind kind, size_t n, size_t apart);
 
 /* The size of one number in bytes. */
@@ -35,8 +35,9 @@ extern const char *const type_names[WEIGHT_TYPES];
 
 /* --- memory --- */
 
-/* Returns a buffer of `bytes` bytes that ends `slack` bytes before an unreadable page. The buffer and the memory around it are
- * filled with 0xff (NaN as floats). Each slot has one buffer: a second call for a slot makes its earlier pointer invalid. */
+/* Returns a buffer of `bytes` bytes that ends `slack` bytes before an unreadable page. The buffer and the memory around
+ * it are filled with 0xff (NaN as floats). Each slot has one buffer: a second call for a slot makes its earlier pointer
+ * invalid. */
 enum slot { SLOT_W, SLOT_SCALE, SLOT_X, SLOT_X2, SLOT_WANT, SLOT_GOT, SLOTS };
 void *ending_at_a_page(enum slot slot, size_t bytes, size_t slack);
 
@@ -74,8 +75,8 @@ int wanted(enum kernel kernel); /* whether --filter matches the kernel's name */
 void about_to_run(enum kernel kernel, const struct kernels *k, const char *what);
 
 /* Compares n outputs with those of the scalar kernel, bit by bit. NaN equals NaN: its payload bits are not part of the
- * contract. For each kernel and table, the first difference is printed with `what`, a description of the case. Returns whether
- * all are equal. */
+ * contract. For each kernel and table, the first difference is printed with `what`, a description of the case. Returns
+ * whether all are equal. */
 int same_bits(enum kernel kernel, const struct kernels *k, const char *what, const float *got, const float *want,
               size_t n);
 /* Records and prints a failure of another kind. `why` says what is wrong. */

@@ -1,7 +1,7 @@
-/* tests/kernels/checkasm_bench.c -- `checkasm --bench`: what a call of each kernel takes, on one thread, next to what the machine
- * can read and multiply in the same minute. Rounds alternate between all lines, medians are printed and the clock is the
- * thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are read from
- * WEIGHT_BYTES in turn, more than the caches hold. */
+/* tests/kernels/checkasm_bench.c -- `checkasm --bench`: what a call of each kernel takes, on one thread, next to what
+ * the machine can read and multiply in the same minute. Rounds alternate between all lines, medians are printed and the
+ * clock is the thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are
+ * read from WEIGHT_BYTES in turn, more than the caches hold. */
 #include "simd/machine.h"
 #include "simd/quantized.h"
 #include "tests/kernels/checkasm.h"
@@ -243,9 +243,11 @@ int bench(void)
         for (size_t T = 1; T <= 4; T += 3)
             add((enum kernel)(FMA_ROWS + type), 512, 128 * 16, T, 1); /* W_uk, 16 heads side by side */
     add(FMA_ROWS, 512, 256, 16, 0);                                  /* attention values */
-    add(FMA_OUTER, 512, 512, 2048, 0);                               /* gradients of a matrix [2048, 512], 512 tokens, */
+    add(FMA_OUTER, 512, 512, 2048, 0);                               /* gradients of a matrix [2048, 512], 512
+                                                                        tokens, */
     add(FMA_ROWS_ONTO, 512, 2048, 512, 0);                           /* and of its input */
-    add((enum kernel)(MATMUL_QUANTIZED + WEIGHT_CACHE_Q8 - WEIGHT_TYPES), 512, 256, 16, 0); /* with cache type q8: scores of the latents, */
+    add((enum kernel)(MATMUL_QUANTIZED + WEIGHT_CACHE_Q8 - WEIGHT_TYPES), 512, 256, 16, 0); /* with cache type q8:
+                                                                                               scores of the latents, */
     add(FMA_ROWS_CACHE_Q8, 512, 256, 16, 0);                         /* and values */
     add((enum kernel)(MATMUL + WEIGHT_BF16), 576, 256, 16, 0);       /* with cache type bf16 */
     add((enum kernel)(FMA_ROWS + WEIGHT_BF16), 512, 256, 16, 0);

@@ -1,12 +1,12 @@
-/* tests/kernels/checkasm_bf16.c -- the part of checkasm that compares the kernels of precision bf16: rounding, and the product
- * whose instruction flushes subnormals where the contract does not. */
+/* tests/kernels/checkasm_bf16.c -- the part of checkasm that compares the kernels of precision bf16: rounding, and the
+ * product whose instruction flushes subnormals where the contract does not. */
 #include "tests/kernels/checkasm.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* What the weights of a case are: numbers whose products come close to the smallest that the guard allows, the same with
- * one weight below it, or random_numbers' kinds. */
+/* What the weights of a case are: numbers whose products come close to the smallest that the guard allows, the same
+ * with one weight below it, or random_numbers' kinds. */
 enum { AT_THE_GUARD = KINDS, ONE_BELOW, ALL_BELOW, WEIGHTS };
 
 static const uint16_t least = (127 - 56) << 7; /* 2^-56 as bf16 */
@@ -31,7 +31,8 @@ static void fill_x(uint16_t *x, int choice, size_t K)
     float natural[8192], packed[8192];
     random_numbers(natural, WEIGHT_F32, choice < KINDS ? (enum kind)choice : UNIFORM, K);
     for (size_t i = 0; choice >= KINDS && i < K; i++)
-        natural[i] = ldexpf(natural[i] < 0 ? -1.0f - (float)below(128) / 128 : 1.0f + (float)below(128) / 128, -56 + (int)below(2));
+        natural[i] = ldexpf(natural[i] < 0 ? -1.0f - (float)below(128) / 128 : 1.0f + (float)below(128) / 128,
+                            -56 + (int)below(2));
     kernels_scalar.pack(packed, natural, K);
     kernels_scalar.narrow(x, packed, K);
 }
@@ -49,12 +50,14 @@ static int has_tiny(const struct weight_view *w)
 
 static void check_product(size_t K, size_t rows, size_t T, int choice)
 {
-    size_t stride = K + (below(2) ? below(40) : 0), n0 = below(2) ? below(rows) : 0, n1 = below(2) ? n0 + 1 + below(rows - n0) : rows;
+    size_t stride = K + (below(2) ? below(40) : 0), n0 = below(2) ? below(rows) : 0,
+           n1 = below(2) ? n0 + 1 + below(rows - n0) : rows;
     size_t numbers = (rows - 1) * stride + K, ldx = packed_length(K) + below(2) * below(50);
     size_t ldy = rows + below(5), size = (T - 1) * ldy + rows;
     uint16_t *data = ending_at_a_page(SLOT_W, numbers * sizeof *data, 0);
     uint16_t *x = ending_at_a_page(SLOT_X, ((T - 1) * ldx + packed_length(K)) * sizeof *x, 0);
-    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
     char what[160];
     fill_weights(data, choice, numbers);
     struct weight_view w = {.type = WEIGHT_BF16, .data = data, .rows = rows, .cols = K, .stride = stride};
@@ -63,12 +66,15 @@ static void check_product(size_t K, size_t rows, size_t T, int choice)
         for (size_t k = K; k < packed_length(K); k++)
             x[t * ldx + k] = 0xffff; /* what stands beyond K is not trusted */
     }
-    snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu weights %d", K, n0, n1, rows, T, stride, choice);
+    snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu weights %d", K, n0, n1, rows, T, stride,
+             choice);
     fill_canary(want, size);
     kernels_scalar.matmul_bf16(want, ldy, &w, n0, n1, x, ldx, T, kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k))
         for (int known = 0; known < 3; known++) { /* nothing kept, not yet known, known */
-            unsigned char magnitudes = known < 2 ? MAGNITUDES_UNKNOWN : has_tiny(&w) ? MAGNITUDES_TINY : MAGNITUDES_ORDINARY;
+            unsigned char magnitudes = known < 2 ? MAGNITUDES_UNKNOWN
+                                       : has_tiny(&w) ? MAGNITUDES_TINY
+                                       : MAGNITUDES_ORDINARY;
             w.magnitudes = known ? &magnitudes : NULL;
             fill_canary(got, size);
             about_to_run(MATMUL_NARROW, k, what);
@@ -122,7 +128,8 @@ static void check_narrow(size_t K, size_t slack)
 {
     size_t n = packed_length(K);
     float *x = ending_at_a_page(SLOT_X, n * sizeof *x, slack * 4);
-    uint16_t *want = ending_at_a_page(SLOT_WANT, (n + 64) * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, (n + 64) * sizeof *got, 0);
+    uint16_t *want = ending_at_a_page(SLOT_WANT, (n + 64) * sizeof *want, 0),
+             *got = ending_at_a_page(SLOT_GOT, (n + 64) * sizeof *got, 0);
     char what[40];
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = (uint32_t)rng(), choice = (uint32_t)below(8);
@@ -153,8 +160,10 @@ static void check_narrow(size_t K, size_t slack)
 
 void check_bf16_kernels(void)
 {
-    static const struct { size_t K, rows, T; } large[] = {
-        {1024, 9, 6}, {1025, 4, 9}, {2048, 8, 4}, {2049, 2, 17}, {7168, 4, 2}, {64, 150, 17}, {7168, 5, 12}, {33, 131, 29},
+    static const struct { size_t K, rows, T;
+    } large[] = {
+        {1024, 9, 6}, {1025, 4, 9}, {2048, 8, 4}, {2049, 2, 17},
+        {7168, 4, 2}, {64, 150, 17}, {7168, 5, 12}, {33, 131, 29},
         {1056, 17, 14}, {512, 128, 12}, {1024, 129, 64}, {256, 1, 512},
     };
     for (size_t K = 0; wanted(NARROW) && K <= 300; K++)

@@ -45,7 +45,8 @@ static void check_index_scores(size_t count, size_t dim, size_t H, int codes, en
 {
     struct index_view keys = random_keys(count, dim, codes, kind);
     float *q = ending_at_a_page(SLOT_X, H * dim * sizeof *q, 0), *w = ending_at_a_page(SLOT_X2, H * sizeof *w, 0);
-    float *want = ending_at_a_page(SLOT_WANT, (count + 32) * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, (count + 32) * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, (count + 32) * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, (count + 32) * sizeof *got, 0);
     random_queries(q, &keys, H, kind);
     random_numbers(w, WEIGHT_F32, kind, H);
     fill_canary(want, count + 32);
@@ -63,7 +64,8 @@ static void check_index_scores(size_t count, size_t dim, size_t H, int codes, en
 
 static void check_count_from(size_t n)
 {
-    uint32_t *x = ending_at_a_page(SLOT_X, n * sizeof *x, 0), bound[] = {0, 1, 0x7fffffff, 0x80000000, UINT32_MAX, (uint32_t)rng()};
+    uint32_t *x = ending_at_a_page(SLOT_X, n * sizeof *x, 0),
+             bound[] = {0, 1, 0x7fffffff, 0x80000000, UINT32_MAX, (uint32_t)rng()};
     size_t width = below(32);
     for (size_t i = 0; i < n; i++)
         x[i] = (uint32_t)rng() >> width;
@@ -89,7 +91,8 @@ void check_index_kernels(void)
         for (size_t i = 0; i < (quick ? 4 : n_counts); i++)
             for (size_t dim = 32; dim <= INDEX_MAX_DIM; dim += 32)
                 for (int codes = 0; codes < 2; codes++)
-                    check_index_scores(quick ? 1 + below(below(4) ? 70 : MOST_KEYS) : counts[i], dim, heads[below(n_heads)], codes, (enum kind)kind);
+                    check_index_scores(quick ? 1 + below(below(4) ? 70 : MOST_KEYS) : counts[i], dim,
+                                       heads[below(n_heads)], codes, (enum kind)kind);
     for (size_t n = 0; n < 300 && wanted(COUNT_FROM); n++)
         check_count_from(n < 200 ? n : below(5000));
 }

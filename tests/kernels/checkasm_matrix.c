@@ -1,4 +1,5 @@
-/* tests/kernels/checkasm_matrix.c -- the part of checkasm that compares matmul and fma_rows, for every type of weights. */
+/* tests/kernels/checkasm_matrix.c -- the part of checkasm that compares matmul and fma_rows, for every type of
+ * weights. */
 #include "tests/kernels/checkasm.h"
 
 #include <stdio.h>
@@ -11,7 +12,8 @@ static struct weight_view random_i4_view(size_t rows, size_t cols, enum kind kin
 {
     struct weight_view w = {.type = WEIGHT_I4, .rows = rows, .cols = cols, .rounded = (int)below(2)};
     w.stride = packed_length(cols) + below(2) * 32;
-    size_t bytes = rows ? ((rows - 1) * w.stride + cols + 1) / 2 : 0, scales = rows ? ((rows - 1) * w.stride + cols + 31) / 32 : 0;
+    size_t bytes = rows ? ((rows - 1) * w.stride + cols + 1) / 2 : 0,
+           scales = rows ? ((rows - 1) * w.stride + cols + 31) / 32 : 0;
     unsigned char *codes = ending_at_a_page(SLOT_W, bytes, below(2) ? below(8) : 0);
     uint16_t *scale = ending_at_a_page(SLOT_SCALE, scales * sizeof *scale, below(2));
     for (size_t i = 0; i < bytes; i++)
@@ -38,8 +40,8 @@ static struct weight_view random_f4_view(size_t rows, size_t cols, enum kind kin
     return w;
 }
 
-/* A random view of rows x cols: odd addresses, rows apart, F8 and I8 scales of a tensor in whose middle the view lies. The last
- * weight, and the last scale, end at an unreadable page (or, for odd addresses, a few bytes before one). */
+/* A random view of rows x cols: odd addresses, rows apart, F8 and I8 scales of a tensor in whose middle the view lies.
+ * The last weight, and the last scale, end at an unreadable page (or, for odd addresses, a few bytes before one). */
 static struct weight_view random_view(enum weight_type type, size_t rows, size_t cols, enum kind kind)
 {
     if (type == WEIGHT_I4)
@@ -81,7 +83,8 @@ static struct weight_view random_packed_view(size_t rows, size_t cols, enum kind
         random_numbers(natural, WEIGHT_F32, kind, cols);
         kernels_scalar.pack(data + i * stride, natural, cols);
     }
-    return (struct weight_view){.type = WEIGHT_F32, .data = data, .rows = rows, .cols = cols, .stride = stride, .packed = 1};
+    return (struct weight_view){.type = WEIGHT_F32, .data = data, .rows = rows, .cols = cols, .stride = stride,
+                                .packed = 1};
 }
 
 /* T vectors of n numbers, ld apart, the last ending at a page; what lies between them is NaN. */
@@ -134,17 +137,19 @@ static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T,
     enum kernel kernel = (enum kernel)(MATMUL + type);
     if (!wanted(kernel))
         return;
-    struct weight_view w = type == WEIGHT_F32 && below(3) == 0 ? random_packed_view(rows, K, kind) : random_view(type, rows, K, kind);
+    struct weight_view w = type == WEIGHT_F32 && below(3) == 0 ? random_packed_view(rows, K, kind)
+                                                               : random_view(type, rows, K, kind);
     w.ahead = some_ahead();
     size_t n0 = below(2) ? below(rows) : 0, n1 = below(2) ? n0 + 1 + below(rows - n0) : rows;
     size_t ldx = packed_length(K) + below(2) * below(50), ldy = rows + below(5), size = (T - 1) * ldy + rows;
     float *x = random_vectors(kind, packed_length(K), ldx, T, 16);
     for (size_t t = 0; t < T; t++)
         spoil_padding(x + t * ldx, K);
-    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
     char what[160];
-    snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s%s", K, n0, n1, rows, T, w.stride,
-             ldy, kind_names[kind], w.packed ? " packed" : "");
+    snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s%s", K, n0, n1, rows, T,
+             w.stride, ldy, kind_names[kind], w.packed ? " packed" : "");
     fill_canary(want, size);
     kernels_scalar.matmul[type](want, ldy, &w, n0, n1, x, ldx, T, kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
@@ -167,7 +172,8 @@ static void fill_sums(float *y, size_t n, const float *sums)
 }
 
 /* fma_rows, or fma_rows_onto */
-static void check_rows_kernel(enum kernel kernel, enum weight_type type, size_t rows, size_t cols, size_t T, enum kind kind)
+static void check_rows_kernel(enum kernel kernel, enum weight_type type, size_t rows, size_t cols, size_t T,
+                              enum kind kind)
 {
     int onto = kernel >= FMA_ROWS_ONTO;
     if (!wanted(kernel))
@@ -177,7 +183,8 @@ static void check_rows_kernel(enum kernel kernel, enum weight_type type, size_t 
     size_t c0 = below(2) ? below((cols + 31) / 32) * 32 : 0, c1 = below(2) ? c0 + 1 + below(cols - c0) : cols;
     size_t ldx = rows + below(2) * below(50), ldy = cols + below(5), size = (T - 1) * ldy + cols;
     float *x = random_vectors(kind, rows, ldx, T, 1);
-    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
     char what[160];
     snprintf(what, sizeof what, "rows=%zu columns %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s", rows, c0, c1, cols, T,
              w.stride, ldy, kind_names[kind]);
@@ -185,7 +192,8 @@ static void check_rows_kernel(enum kernel kernel, enum weight_type type, size_t 
     if (onto)
         random_numbers(sums, WEIGHT_F32, kind, size);
     fill_sums(want, size, sums);
-    (onto ? kernels_scalar.fma_rows_onto : kernels_scalar.fma_rows)[type](want, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
+    (onto ? kernels_scalar.fma_rows_onto : kernels_scalar.fma_rows)[type](want, ldy, &w, c0, c1, x, ldx, T,
+                                                                          kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
         fill_sums(got, size, sums);
         about_to_run(kernel, k, what);
@@ -201,10 +209,13 @@ static void check_fma_outer(size_t rows, size_t cols, size_t T, enum kind kind)
     struct weight_view w = random_view(WEIGHT_F32, rows, cols, kind);
     w.ahead = NULL;
     size_t ldx = T + below(2) * below(50), ldy = cols + below(5), size = (T - 1) * ldy + cols;
-    float *x = ending_at_a_page(SLOT_X, ((rows ? rows - 1 : 0) * ldx + T) * sizeof *x, 0), *sums = ending_at_a_page(SLOT_X2, size * sizeof *sums, 0);
-    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    float *x = ending_at_a_page(SLOT_X, ((rows ? rows - 1 : 0) * ldx + T) * sizeof *x, 0),
+          *sums = ending_at_a_page(SLOT_X2, size * sizeof *sums, 0);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
     char what[120];
-    snprintf(what, sizeof what, "rows=%zu columns=%zu T=%zu stride=%zu ldx=%zu ldy=%zu %s", rows, cols, T, w.stride, ldx, ldy, kind_names[kind]);
+    snprintf(what, sizeof what, "rows=%zu columns=%zu T=%zu stride=%zu ldx=%zu ldy=%zu %s", rows, cols, T, w.stride,
+             ldx, ldy, kind_names[kind]);
     random_factors(x, kind, (rows ? rows - 1 : 0) * ldx + T, ldx);
     random_numbers(sums, WEIGHT_F32, kind, size);
     memcpy(want, sums, size * sizeof *want);
@@ -229,7 +240,8 @@ static void check_packed_narrow(size_t K, size_t rows, size_t T, enum kind kind)
     size_t ldx = packed_length(K);
     struct weight_view w = below(2) ? random_i4_view(rows, K, kind) : random_f4_view(rows, K, kind);
     uint16_t *x = ending_at_a_page(SLOT_X, T * ldx * sizeof *x, 0);
-    float *want = ending_at_a_page(SLOT_WANT, T * rows * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, T * rows * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, T * rows * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, T * rows * sizeof *got, 0);
     char what[80];
     random_numbers(x, WEIGHT_BF16, UNIFORM, T * ldx);
     snprintf(what, sizeof what, "%s K=%zu rows=%zu T=%zu rounded=%d", type_names[w.type], K, rows, T, w.rounded);
@@ -279,14 +291,15 @@ void check_matrix_kernels(void)
     }
 }
 
-/* Every F16, BF16, E4M3 and I8 code, NaN and infinities too, through whole chunks of both kernels and through tails. For
- * matmul each row is zero but for one code, so that the row's sum is that weight. */
+/* Every F16, BF16, E4M3 and I8 code, NaN and infinities too, through whole chunks of both kernels and through tails.
+ * For matmul each row is zero but for one code, so that the row's sum is that weight. */
 static void check_codes(enum weight_type type, size_t K, float scale)
 {
     size_t size = type_size(type), codes = weight_is_byte(type) ? 256 : 65536, T = 1;
     char *data = ending_at_a_page(SLOT_W, codes * K * size, 0);
     float *x = ending_at_a_page(SLOT_X, packed_length(K) * sizeof *x, 0);
-    float *want = ending_at_a_page(SLOT_WANT, codes * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, codes * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, codes * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, codes * sizeof *got, 0);
     struct weight_view w = {.type = type, .data = data, .rows = codes, .cols = K, .stride = K};
     w.scale = &scale;
     w.block_rows = w.block_cols = 1 << 20;

@@ -1,5 +1,5 @@
-/* tests/kernels/checkasm_quantized.c -- the part of checkasm that compares the kernels of quantized weights (rule 2): every type, as
- * blocks of a file and as panels. What scalar itself returns is held against the formats' definitions in
+/* tests/kernels/checkasm_quantized.c -- the part of checkasm that compares the kernels of quantized weights (rule 2):
+ * every type, as blocks of a file and as panels. What scalar itself returns is held against the formats' definitions in
  * checkasm_quantized_truth.c. */
 #include "tests/kernels/checkasm_quantized.h"
 
@@ -14,7 +14,8 @@ static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0,
                                   {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {-1, -1}, {52, -1}, {64, -1},
     {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
 
-/* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
+/* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them;
+ * anything */
 static uint16_t random_scale(enum scales scales)
 {
     uint16_t half = (uint16_t)rng();
@@ -45,18 +46,20 @@ void random_blocks(unsigned char *out, enum weight_type type, enum scales scales
         }
         if (type == WEIGHT_MXFP4) {
             static const unsigned char ends_of_range[] = {0, 1, 2, 252, 253, 254, 255};
-            out[0] = scales == UNIT_SCALES         ? 128
-                     : scales == ORDINARY_SCALES   ? (unsigned char)(110 + below(20))
-                     : scales == FINITE_SCALES     ? (unsigned char)below(145) /* up to 2^16, as f16: no dot overflows */
-                     : below(4)                    ? ends_of_range[below(sizeof ends_of_range)]
-                                                   : (unsigned char)rng();
+            out[0] = scales == UNIT_SCALES ? 128
+                     : scales == ORDINARY_SCALES ? (unsigned char)(110 + below(20))
+                     : scales == FINITE_SCALES ? (unsigned char)below(145) /* up to 2^16, as f16: no dot overflows */
+                     : below(4) ? ends_of_range[below(sizeof ends_of_range)]
+                     : (unsigned char)rng();
         }
         if (type == WEIGHT_Q4_BF16) {
             float d = f16_to_f32(random_scale(scales)) * (scales == UNIT_SCALES ? 1.0f : 0x1.8p-30f);
             memcpy(out, (char *)&d + 2, 2);
         }
         for (int s = 0; type == WEIGHT_GGUF_NVFP4 && s < 4; s++)
-            out[s] = scales == UNIT_SCALES ? 0x40 : scales == ORDINARY_SCALES ? (unsigned char)(8 + below(119)) : (unsigned char)rng();
+            out[s] = scales == UNIT_SCALES ? 0x40
+                     : scales == ORDINARY_SCALES ? (unsigned char)(8 + below(119))
+                     : (unsigned char)rng();
         for (int half = 0; type == WEIGHT_NVFP4 && half < 2; half++) {
             unsigned char sign = scales == FINITE_SCALES && below(8) == 0 ? 128 : 0;
             out[half] = scales == UNIT_SCALES       ? 0x40 /* 2 */
@@ -98,7 +101,8 @@ void random_group(struct quantized_group *x, float d, int extreme)
 /* Numbers for quantize: random_numbers' kinds, and then some of them turned into what is special there. */
 static void random_inputs(float *x, size_t K, enum kind kind)
 {
-    static const float special[] = {0x1p-100f, 0x1.fffffep-101f, -0x1p-100f, 0x1.fffffep127f, -0x1.fffffep127f, -0.0f, 0x1p-149f, INFINITY, -INFINITY, NAN};
+    static const float special[] = {0x1p-100f, 0x1.fffffep-101f, -0x1p-100f, 0x1.fffffep127f, -0x1.fffffep127f, -0.0f,
+                                    0x1p-149f, INFINITY, -INFINITY, NAN};
     random_numbers(x, WEIGHT_F32, kind, K);
     for (size_t k = 0; k < K; k += QUANTIZED_GROUP) {
         size_t choice = below(6);
@@ -139,10 +143,12 @@ struct pair_of_views {
     struct weight_view w, blocks;
 };
 
-static struct pair_of_views random_views(enum weight_type type, size_t rows, size_t K, int panels, unsigned char *kept, size_t room)
+static struct pair_of_views random_views(enum weight_type type, size_t rows, size_t K, int panels, unsigned char *kept,
+                                         size_t room)
 {
     const struct quantized_format *f = quantized_format(type);
-    struct pair_of_views v = {.w = {.type = type, .rows = rows, .cols = K, .stride = K + (below(2) ? below(3) * f->numbers : 0)}};
+    struct pair_of_views v = {.w = {.type = type, .rows = rows, .cols = K,
+                                    .stride = K + (below(2) ? below(3) * f->numbers : 0)}};
     size_t pitch = v.w.stride / f->numbers * f->bytes, bytes = (rows - 1) * pitch + K / f->numbers * f->bytes;
     if (rows * pitch > room) {
         fprintf(stderr, "checkasm: a buffer of %zu bytes is too small\n", room);
@@ -180,14 +186,17 @@ static void check_matmul(enum weight_type type, int panels, const struct shape *
     size_t ldx = G + below(2) * below(5), ldy = rows + below(5), size = (s->T - 1) * ldy + rows;
     int choice = (int)below(4);
     const struct quantized_group *x = random_x(G, ldx, s->T, choice);
-    float *want = ending_at_a_page(SLOT_WANT, (size + 32) * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, (size + 32) * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, (size + 32) * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, (size + 32) * sizeof *got, 0);
     char what[200];
-    snprintf(what, sizeof what, "%s K=%zu stride=%zu rows %zu..%zu of %zu from row %zu, T=%zu ldy=%zu x %d (16 canaries before)",
+    snprintf(what, sizeof what,
+             "%s K=%zu stride=%zu rows %zu..%zu of %zu from row %zu, T=%zu ldy=%zu x %d (16 canaries before)",
              panels ? "panels" : "blocks", s->K, v.w.stride, n0, n1, rows, v.w.panel_row, s->T, ldy, choice);
     fill_canary(want, size + 32);
     about_to_run(kernel, &kernels_scalar, what);
     kernels_scalar.matmul_quantized(want + 16, ldy, &v.blocks, n0, n1, x, ldx, s->T, kernel_scratch());
-    for (const struct kernels *k = panels ? &kernels_scalar : next_table(NULL); k; k = next_table(k == &kernels_scalar ? NULL : k)) {
+    for (const struct kernels *k = panels ? &kernels_scalar : next_table(NULL); k;
+         k = next_table(k == &kernels_scalar ? NULL : k)) {
         fill_canary(got, size + 32);
         about_to_run(kernel, k, what);
         k->matmul_quantized(got + 16, ldy, &v.w, n0, n1, x, ldx, s->T, kernel_scratch());
@@ -199,9 +208,12 @@ static void check_shapes(enum weight_type type, int panels)
 {
     /* ends of panels, of blocks of 1024, of groups of panels and of x; odd numbers of groups where the type has them */
     static const struct shape shapes[] = {
-        {16, 1024, 1}, {17, 1056, 2}, {64, 1024, 3},  {65, 1056, 4},  {33, 2048, 5},   {1, 3072, 1},  {3, 3168, 7},  {49, 3104, 1},
-        {80, 32, 12},  {81, 96, 13},  {128, 64, 14},  {129, 160, 15}, {160, 1024, 13}, {20, 2080, 6}, {5, 7168, 2},  {40, 512, 64},
-        {144, 96, 64}, {7, 3232, 64}, {200, 1056, 1}, {300, 256, 2},  {131, 544, 11},  {48, 8192, 1}, {260, 32, 17}, {31, 992, 8},
+        {16, 1024, 1}, {17, 1056, 2}, {64, 1024, 3}, {65, 1056, 4},
+        {33, 2048, 5}, {1, 3072, 1}, {3, 3168, 7}, {49, 3104, 1},
+        {80, 32, 12}, {81, 96, 13}, {128, 64, 14}, {129, 160, 15},
+        {160, 1024, 13}, {20, 2080, 6}, {5, 7168, 2}, {40, 512, 64},
+        {144, 96, 64}, {7, 3232, 64}, {200, 1056, 1}, {300, 256, 2},
+        {131, 544, 11}, {48, 8192, 1}, {260, 32, 17}, {31, 992, 8},
     };
     size_t unit = quantized_format(type)->numbers;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -226,9 +238,11 @@ static void check_fma_rows_cache(size_t rows, size_t cols, size_t T)
     size_t c0 = below(2) ? below(cols / 32) * 32 : 0, c1 = below(2) ? c0 + 1 + below(cols - c0) : cols;
     size_t ldx = rows + below(2) * below(50), ldy = cols + below(5), size = (T - 1) * ldy + cols;
     float *x = ending_at_a_page(SLOT_X, ((T - 1) * ldx + rows) * sizeof *x, 0);
-    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0),
+          *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
     char what[160];
-    snprintf(what, sizeof what, "rows=%zu columns %zu..%zu of %zu T=%zu stride=%zu ldy=%zu", rows, c0, c1, cols, T, w.stride, ldy);
+    snprintf(what, sizeof what, "rows=%zu columns %zu..%zu of %zu T=%zu stride=%zu ldy=%zu", rows, c0, c1, cols, T,
+             w.stride, ldy);
     for (size_t t = 0; t < T; t++)
         random_numbers(x + t * ldx, WEIGHT_F32, (enum kind)below(KINDS), rows);
     fill_canary(want, size);
@@ -246,14 +260,16 @@ static void check_fma_rows_cache(size_t rows, size_t cols, size_t T)
 static int same_group(const struct quantized_group *a, const struct quantized_group *b)
 {
     return (memcmp(a, b, sizeof *a) == 0) ||
-           (isnan(a->d) && isnan(b->d) && memcmp(&a->sum, &b->sum, sizeof *a - offsetof(struct quantized_group, sum)) == 0);
+           (isnan(a->d) && isnan(b->d) &&
+            memcmp(&a->sum, &b->sum, sizeof *a - offsetof(struct quantized_group, sum)) == 0);
 }
 
 static void check_quantize(size_t K, enum kind kind)
 {
     size_t G = K / QUANTIZED_GROUP, bytes = (G + 2) * sizeof(struct quantized_group);
     float *x = ending_at_a_page(SLOT_X, K * sizeof *x, 4 * below(4));
-    struct quantized_group *want = ending_at_a_page(SLOT_WANT, bytes, 0), *got = ending_at_a_page(SLOT_GOT, bytes, 4 * below(4));
+    struct quantized_group *want = ending_at_a_page(SLOT_WANT, bytes, 0),
+                           *got = ending_at_a_page(SLOT_GOT, bytes, 4 * below(4));
     char what[60];
     random_inputs(x, K, kind);
     kernels_scalar.quantize(want + 1, x, K);

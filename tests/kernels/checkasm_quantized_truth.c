@@ -1,14 +1,15 @@
-/* tests/kernels/checkasm_quantized_truth.c -- what the scalar table makes of quantized weights, against the formats' definitions: the
- * blocks are read weight by weight as ggml's dequantize_row functions state them, in double, by code of its own.
+/* tests/kernels/checkasm_quantized_truth.c -- what the scalar table makes of quantized weights, against the formats'
+ * definitions: the blocks are read weight by weight as ggml's dequantize_row functions state them, in double, by code
+ * of its own.
  *
- * Sums of integers are checked exactly (with scales of 1 they are the result), whole dots within the bound that rule 2's
- * roundings have. A term is rounded twice, as sw * sx and in its fma, and every later fma and addition of blocks once more: with
- * n of them, u = 2^-24 and terms a_i,
+ * Sums of integers are checked exactly (with scales of 1 they are the result), whole dots within the bound that rule
+ * 2's roundings have. A term is rounded twice, as sw * sx and in its fma, and every later fma and addition of blocks
+ * once more: with n of them, u = 2^-24 and terms a_i,
  *
  *     |dot - truth| <= (n + 1) u / (1 - (n + 1) u) * sum |a_i| + what underflows,
  *
- * where sw * sx loses at most 2^-150, times a sum of integers, and every fma 2^-150 more. sw = d * sc is exact: 11 bits times at
- * most 8, of 2^-24 at least. */
+ * where sw * sx loses at most 2^-150, times a sum of integers, and every fma 2^-150 more. sw = d * sc is exact: 11 bits
+ * times at most 8, of 2^-24 at least. */
 #include "tests/kernels/checkasm_quantized.h"
 
 #include "simd/grids.h"
@@ -54,7 +55,8 @@ static unsigned u16(const unsigned char *at) { return at[0] | (unsigned)at[1] <<
 static struct weight weight_of_grid(enum weight_type type, const unsigned char *b, unsigned i)
 {
     unsigned eight = i / 8, four = i / 4, group = i / 32, half_group = i / 16 % 2, minus = 0, ls, row;
-    const unsigned char *packed = type == WEIGHT_IQ2_XXS ? b + 6 + 8 * group : b + 66 + 4 * group; /* the XXS types: signs, ls */
+    /* the XXS types: signs, ls */
+    const unsigned char *packed = type == WEIGHT_IQ2_XXS ? b + 6 + 8 * group : b + 66 + 4 * group;
     unsigned seven = (u16(packed) | (unsigned)u16(packed + 2) << 16) >> 7 * (eight % 4) & 127;
     if (type == WEIGHT_IQ2_XS)
         seven = u16(b + 2 + 2 * eight) >> 9;
@@ -64,27 +66,34 @@ static struct weight weight_of_grid(enum weight_type type, const unsigned char *
     switch (type) {
     case WEIGHT_IQ2_XXS:
         ls = packed[3] >> 4;
-        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_xxs[b[2 + 8 * group + eight % 4]] >> 8 * (i % 8) & 255), half(b) * (ls + 0.5) * 0.25, 0};
+        return (struct weight){(minus ? -1 : 1) *
+                                   (int)(grid_iq2_xxs[b[2 + 8 * group + eight % 4]] >> 8 * (i % 8) & 255),
+                               half(b) * (ls + 0.5) * 0.25, 0};
     case WEIGHT_IQ2_XS:
         ls = (unsigned)nibble(b + 66, group, half_group);
-        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_xs[u16(b + 2 + 2 * eight) & 511] >> 8 * (i % 8) & 255), half(b) * (ls + 0.5) * 0.25, 0};
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_xs[u16(b + 2 + 2 * eight) & 511] >> 8 * (i % 8) & 255),
+                               half(b) * (ls + 0.5) * 0.25, 0};
     case WEIGHT_IQ2_S:
         ls = (unsigned)nibble(b + 74, group, half_group);
         row = b[2 + eight] + 256u * (b[66 + group] >> 2 * (eight % 4) & 3);
         minus = b[34 + eight] >> i % 8 & 1;
-        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_s[row] >> 8 * (i % 8) & 255), half(b) * (ls + 0.5) * 0.25, 0};
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_s[row] >> 8 * (i % 8) & 255),
+                               half(b) * (ls + 0.5) * 0.25, 0};
     case WEIGHT_IQ3_XXS:
         ls = packed[3] >> 4;
-        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq3_xxs[b[2 + four]] >> 8 * (i % 4) & 255), half(b) * (ls + 0.5) * 0.5, 0};
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq3_xxs[b[2 + four]] >> 8 * (i % 4) & 255),
+                               half(b) * (ls + 0.5) * 0.5, 0};
     case WEIGHT_IQ3_S:
         ls = (unsigned)nibble(b + 106, group / 2, group % 2);
         row = b[2 + four] + 256u * (b[66 + group] >> four % 8 & 1);
         minus = b[74 + eight] >> i % 8 & 1;
-        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq3_s[row] >> 8 * (i % 4) & 255), half(b) * (1 + 2 * (int)ls), 0};
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq3_s[row] >> 8 * (i % 4) & 255),
+                               half(b) * (1 + 2 * (int)ls), 0};
     case WEIGHT_IQ1_S: {
         unsigned qh = u16(b + 34 + 2 * group);
         row = b[2 + eight] + 256u * (qh >> 3 * (eight % 4) & 7);
-        return (struct weight){(signed char)(grid_iq1[row] >> 8 * (i % 8) & 255) + (qh & 0x8000 ? -1 : 1), half(b) * (2 * (int)(qh >> 12 & 7) + 1) / 8, 0};
+        return (struct weight){(signed char)(grid_iq1[row] >> 8 * (i % 8) & 255) + (qh & 0x8000 ? -1 : 1),
+                               half(b) * (2 * (int)(qh >> 12 & 7) + 1) / 8, 0};
     }
     default: {
         unsigned qh = (unsigned)nibble(b + 32, eight / 2, eight % 2), d = 0;
@@ -148,10 +157,13 @@ static struct weight weight_of(const struct weight_view *view, const unsigned ch
     }
     case WEIGHT_NVFP4:
     case WEIGHT_MXFP4: { /* OCP Microscaling Formats: E8M0, then E2M1 with bias 1; twice the latter is an integer */
-        unsigned code = (unsigned)small_code(b + (type == WEIGHT_MXFP4 ? 1 : 2), i, 0), exponent = code >> 1 & 3, fraction = code & 1;
+        unsigned code = (unsigned)small_code(b + (type == WEIGHT_MXFP4 ? 1 : 2), i, 0), exponent = code >> 1 & 3,
+                 fraction = code & 1;
         double e2m1 = exponent ? ldexp(1 + 0.5 * fraction, (int)exponent - 1) : 0.5 * fraction;
-        double t = (double)view->tensor_scale, half_scale = e4m3(b[i / 16]) / 2; /* a double holds the product, and rounds the quotient harmlessly */
-        w.scale = type == WEIGHT_MXFP4 ? ldexp(0.5, b[0] - 127) : (double)(float)(view->divides ? half_scale / t : half_scale * t);
+        double t = (double)view->tensor_scale, half_scale = e4m3(b[i / 16]) / 2; /* a double holds the product, and
+                                                                                    rounds the quotient harmlessly */
+        w.scale = type == WEIGHT_MXFP4 ? ldexp(0.5, b[0] - 127)
+                                       : (double)(float)(view->divides ? half_scale / t : half_scale * t);
         w.q = (int)(code & 8 ? -2 * e2m1 : 2 * e2m1);
         break;
     }
@@ -168,7 +180,8 @@ static struct weight weight_of(const struct weight_view *view, const unsigned ch
     case WEIGHT_Q3_K: { /* hmask 32 | qs 64 | scales 12 | d: dequantize_row_q3_K's words of four scales */
         unsigned word[3], s = i / 16, l = i % 32;
         for (int k = 0; k < 3; k++)
-            word[k] = b[96 + 4 * k] | (unsigned)b[97 + 4 * k] << 8 | (unsigned)b[98 + 4 * k] << 16 | (unsigned)b[99 + 4 * k] << 24;
+            word[k] = b[96 + 4 * k] | (unsigned)b[97 + 4 * k] << 8 | (unsigned)b[98 + 4 * k] << 16 |
+                      (unsigned)b[99 + 4 * k] << 24;
         unsigned low = word[s / 4 % 2] >> s / 8 * 4 & 0x0f0f0f0f, high = (word[2] >> s / 4 * 2 & 0x03030303) << 4;
         scale = (int)((low | high) >> s % 4 * 8 & 255) - 32;
         w.scale = half(b + 108) * scale;
@@ -186,9 +199,11 @@ static struct weight weight_of(const struct weight_view *view, const unsigned ch
         w.q = small_code(b + 4, i, 1);
         w.min = -half(b + 2);
         break;
-    case WEIGHT_Q6_K: { /* d | ql 128 | qh 64 | scales 16: of 128 weights, four of 32 share qh's bytes, two of 32 ql's */
+    case WEIGHT_Q6_K: { /* d | ql 128 | qh 64 | scales 16: of 128 weights, four of 32 share qh's bytes, two of 32
+                           ql's */
         unsigned n = i / 128, quarter = i % 128 / 32, l = i % 32;
-        unsigned low = (unsigned)nibble(b + 64 * n, l + quarter % 2 * 32, quarter / 2), high = b[128 + 32 * n + l] >> 2 * quarter & 3;
+        unsigned low = (unsigned)nibble(b + 64 * n, l + quarter % 2 * 32, quarter / 2),
+                 high = b[128 + 32 * n + l] >> 2 * quarter & 3;
         scale = b[192 + i / 16];
         w.scale = half(b + 208) * (scale < 128 ? scale : scale - 256);
         w.q = (int)(low + 16 * high) - 32;
@@ -202,7 +217,8 @@ static struct weight weight_of(const struct weight_view *view, const unsigned ch
     case WEIGHT_IQ1_S:
     case WEIGHT_IQ1_M: return weight_of_grid(type, b, i);
     case WEIGHT_TQ1_0: return (struct weight){tq1_0_code(b, i), half(b + 52), 0};
-    case WEIGHT_TQ2_0: return (struct weight){(b[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3) - 1, half(b + 64), 0};
+    case WEIGHT_TQ2_0:
+        return (struct weight){(b[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3) - 1, half(b + 64), 0};
     default: /* d | dmin | scales 12 | (Q5_K: qh 32) | qs 128: of 64 weights, the lower nibbles are the first 32 */
         k4_scales(&scale, &min, b + 4, i / 32);
         w.scale = half(b) * scale;
@@ -271,14 +287,15 @@ static void check_within_bound(enum weight_type type, size_t rows, size_t blocks
         for (size_t r = 0; r < rows; r++) {
             double bound, truth = dot_truth(&bound, &w, r, x[t]), got = (double)y[t * rows + r];
             char why[160];
-            snprintf(why, sizeof why, "row %zu, x %zu: %.9g, the truth is %.17g, the bound %g", r, t, got, truth, bound);
+            snprintf(why, sizeof why, "row %zu, x %zu: %.9g, the truth is %.17g, the bound %g", r, t, got, truth,
+                     bound);
             if (!(fabs(got - truth) <= bound))
                 failed(kernel, &kernels_scalar, "against the format's definition", why);
         }
 }
 
-/* With f16 of 1 and a single group of x whose d is 1 (the others' is 0) the dot is an integer below 2^24: scale * the sum of
- * products - min * the sum of x, exactly, in every table, from blocks and from panels. */
+/* With f16 of 1 and a single group of x whose d is 1 (the others' is 0) the dot is an integer below 2^24: scale * the
+ * sum of products - min * the sum of x, exactly, in every table, from blocks and from panels. */
 static void check_integers(enum weight_type type, size_t group, int extreme)
 {
     unsigned char data[3 * 256], panel[2 * (64 + 2 * 512)] __attribute__((aligned(64)));
@@ -302,7 +319,8 @@ static void check_integers(enum weight_type type, size_t group, int extreme)
             for (size_t r = 0; r < 3; r++) {
                 double want = 0; /* IQ1 and IQ2 have eighths, which f32 holds too */
                 for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
-                    struct weight v = weight_of(&w, data + r * quantized_format(type)->bytes, (unsigned)(group * QUANTIZED_GROUP + l));
+                    struct weight v = weight_of(&w, data + r * quantized_format(type)->bytes,
+                                                (unsigned)(group * QUANTIZED_GROUP + l));
                     want += (v.scale * v.q - v.min) * x[group].q[l];
                 }
                 char why[120];
@@ -328,7 +346,8 @@ static void check_decode(enum weight_type type)
         struct weight v = weight_at(&w, 0, from + k);
         float want = (float)((double)(float)(v.scale * v.q) - v.min);
         if (out[k] != want)
-            failed((enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES), &kernels_scalar, "a weight by itself", "is not fl32(fl32(scale q) - min)");
+            failed((enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES), &kernels_scalar, "a weight by itself",
+                   "is not fl32(fl32(scale q) - min)");
     }
 }
 
@@ -362,7 +381,8 @@ void quantize_truth(const struct quantized_group *got, const float *packed, cons
         m = fmax(m, fabs((double)packed[l]));
     }
     int zero = !finite || m < 0x1p-100;
-    float inverse = zero ? 0.0f : (float)(127.0 / m); /* a quotient of two floats, rounded to double first, is rounded right */
+    float inverse = zero ? 0.0f : (float)(127.0 / m); /* a quotient of two floats, rounded to double first, is rounded
+                                                         right */
     for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
         double x = zero ? 0 : (double)packed[l % 2 ? l / 2 : 16 + l / 2];
         int q = nearest((double)(float)(x * (double)inverse));

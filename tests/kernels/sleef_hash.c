@@ -17,7 +17,8 @@ int main(void)
     if (h == SLEEF_HASH)
         return 0;
     fprintf(stderr,
-            "this SLEEF library computes other bits (hash %016" PRIx64 ", wanted %016" PRIx64 "): wanted version 3.5.1\n", h,
-            (uint64_t)SLEEF_HASH);
+            "this SLEEF library computes other bits (hash %016" PRIx64 ", wanted %016" PRIx64
+            "): wanted version 3.5.1\n",
+            h, (uint64_t)SLEEF_HASH);
     return 1;
 }

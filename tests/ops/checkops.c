@@ -1,4 +1,5 @@
-/* tests/ops/checkops.c -- for tests of operators: memory, matrices, rules in plain C, and a table that records its callers. */
+/* tests/ops/checkops.c -- for tests of operators: memory, matrices, rules in plain C, and a table that records its
+ * callers. */
 #include "tests/ops/checkops.h"
 
 #include <sched.h>
@@ -133,8 +134,8 @@ void check_same_bits(const float *got, size_t ld_got, const float *want, size_t 
                 fail_msg("%s: row %zu, index %zu is %a (%08x), should be %a (%08x)", case_name, s, i, (double)a,
                          bits_of(a), (double)b, bits_of(b));
             if (differing++ < MOST_DIFFERING)
-                print_message("%s: row %zu of %zu, index %zu of %zu is %a (%08x), should be %a (%08x)\n", case_name, s, rows, i, cols, (double)a, bits_of(a),
-                              (double)b, bits_of(b));
+                print_message("%s: row %zu of %zu, index %zu of %zu is %a (%08x), should be %a (%08x)\n", case_name, s,
+                              rows, i, cols, (double)a, bits_of(a), (double)b, bits_of(b));
             return;
         }
 }
@@ -255,7 +256,8 @@ static struct stored_matrix random_i4_matrix(size_t rows, size_t cols, uint64_t 
     size_t stride = packed_length(cols) + 32, count = rows * stride;
     unsigned char *codes = guarded(count / 2 + 1);
     uint16_t *scale = guarded(count / 32 * sizeof *scale + sizeof *scale);
-    struct stored_matrix m = {.view = {.type = WEIGHT_I4, .data = codes, .group_scale = scale, .rows = rows, .cols = cols, .stride = stride}};
+    struct stored_matrix m = {.view = {.type = WEIGHT_I4, .data = codes, .group_scale = scale, .rows = rows,
+                                       .cols = cols, .stride = stride}};
     m.value = guarded_floats(rows * cols);
     for (size_t i = 0; i < count; i++)
         codes[i / 2] = (unsigned char)(i % 2 ? codes[i / 2] | (next_random(seed) & 15) << 4 : next_random(seed) & 15);
@@ -294,7 +296,9 @@ static struct stored_matrix random_f4_matrix(size_t rows, size_t cols, uint64_t 
             unsigned code = ((const unsigned char *)w->data)[at / 2] >> at % 2 * 4 & 15, s = scale[at / w->group_size];
             double number = code & 8 ? -numbers[code & 7] : numbers[code & 7], t = (double)w->tensor_scale;
             double group = mx ? ldexp(1, (int)s - 127) : (1 + (s & 7) / 8.0) * ldexp(1, (int)(s >> 3) - 7);
-            m.value[i * cols + j] = (float)(mx ? number * group : w->divides ? number * (float)(group / t) : number * group * t);
+            m.value[i * cols + j] = (float)(mx ? number * group
+                                            : w->divides ? number * (float)(group / t)
+                                            : number * group * t);
         }
     return m;
 }
@@ -337,7 +341,8 @@ struct stored_matrix random_matrix(enum weight_type type, size_t rows, size_t co
 
 #if defined(__x86_64__)
 #define SPOILED_ENVIRONMENT 0xffc0u /* 0x1f80 | flush to zero | denormals are zero | towards zero */
-static uint64_t get_environment(void) { return __builtin_ia32_stmxcsr() & 0xffc0u; } /* without the flags of past exceptions */
+static uint64_t get_environment(void) { return __builtin_ia32_stmxcsr() & 0xffc0u; } /* without the flags of past
+                                                                                        exceptions */
 static void set_environment(uint64_t e) { __builtin_ia32_ldmxcsr((uint32_t)e); }
 #elif defined(__aarch64__)
 #define SPOILED_ENVIRONMENT (3u << 22 | 1u << 24)
@@ -422,7 +427,8 @@ static void spy_fma_rows_onto(float *y, size_t ldy, const struct weight_view *w,
     spy.real->fma_rows_onto[w->type](y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
-static void spy_fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+static void spy_fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                          void *scratch)
 {
     spy_on_caller();
     spy.real->fma_outer(y, ldy, w, x, ldx, T, scratch);

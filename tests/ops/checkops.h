@@ -50,17 +50,19 @@ float random_float(uint64_t *seed);
 
 /* ---- memory ----
  *
- * Each buffer ends where an inaccessible page begins, so that an access beyond its end crashes. A new buffer contains NaN. */
+ * Each buffer ends where an inaccessible page begins, so that an access beyond its end crashes. A new buffer contains
+ * NaN. */
 
-extern size_t guard_count; /* the number of allocated buffers; to free the newest ones, pass an earlier value of it to release_to */
+extern size_t guard_count; /* the number of allocated buffers; to free the newest ones, pass an earlier value of it to
+                              release_to */
 
 void *guarded(size_t bytes);
 float *guarded_floats(size_t n);
 float *random_floats(size_t n, uint64_t *seed);
 float *copy_of(const float *x, size_t n);
 
-/* Frees the buffers that were allocated since guard_count was `mark`. The test fails if something was written to the memory just
- * before one of these buffers. */
+/* Frees the buffers that were allocated since guard_count was `mark`. The test fails if something was written to the
+ * memory just before one of these buffers. */
 void release_to(size_t mark);
 
 /* Frees all buffers. It is also a teardown function for cmocka. Tests that call it directly pass NULL. */
@@ -76,8 +78,9 @@ uint32_t bits_of(float f);
 /* Whether the bits are equal. Two NaN are equal: the contract doesn't define their payload. */
 int same_bits(float a, float b);
 
-/* Compares whole matrices. ld_got and ld_want: the number of floats from one row to the next. If the environment variable CHECK_ALL is set, a test that
- * ends with release_all goes on after a difference, and fails at its end: so one run shows which cases differ. */
+/* Compares whole matrices. ld_got and ld_want: the number of floats from one row to the next. If the environment
+ * variable CHECK_ALL is set, a test that ends with release_all goes on after a difference, and fails at its end: so one
+ * run shows which cases differ. */
 void check_same_bits(const float *got, size_t ld_got, const float *want, size_t ld_want, size_t rows, size_t cols);
 
 /* |got - want| must be at most `bound`; row and index are for the message. */
@@ -91,13 +94,14 @@ void check_untouched(const float *y, size_t ld, size_t rows, size_t cols);
 /* gamma(k): after k roundings, |error| <= gamma(k) |operand|  (Higham 2002, lemma 3.1) */
 double rounding_gamma(double k);
 
-/* The largest number of roundings that one product goes through in a dot product of rule 1: two fma in each chunk of its block,
- * four additions of the fold, and one addition per block after the first. The product itself is not rounded, because of fma. */
+/* The largest number of roundings that one product goes through in a dot product of rule 1: two fma in each chunk of
+ * its block, four additions of the fold, and one addition per block after the first. The product itself is not rounded,
+ * because of fma. */
 double dot_depth(size_t K);
 
-/* Returns a bound for the error of a dot product of K numbers. |dot - sum w x| <= gamma(depth) sum|w x|, and each fma with a result
- * below 2^-126 adds at most half of 2^-149. The dot product is compared with a sum in double. The error of this sum is at most K
- * 2^-53 sum|w x|. */
+/* Returns a bound for the error of a dot product of K numbers. |dot - sum w x| <= gamma(depth) sum|w x|, and each fma
+ * with a result below 2^-126 adds at most half of 2^-149. The dot product is compared with a sum in double. The error
+ * of this sum is at most K 2^-53 sum|w x|. */
 double dot_bound(size_t K, double sum_abs);
 
 /* ---- rules of docs/ARITHMETIC.md in plain C ---- */
@@ -105,8 +109,8 @@ double dot_bound(size_t K, double sum_abs);
 /* Rule 1, for vectors in natural order (not packed). */
 float contract_dot(const float *w, const float *x, size_t K);
 
-/* Writes to y the inputs that a linear layer multiplies with its weights. In precision bf16, each x is rounded to 8 significant
- * bits, ties to even, and results smaller than 2^-56 in magnitude become 0. In precision f32, y is x. */
+/* Writes to y the inputs that a linear layer multiplies with its weights. In precision bf16, each x is rounded to 8
+ * significant bits, ties to even, and results smaller than 2^-56 in magnitude become 0. In precision f32, y is x. */
 void contract_x(float *y, const float *x, size_t n);
 
 /* One block of rule 4c: p[j] = exp(s[j] - m), and *sum is their sum. Returns m. */
@@ -138,16 +142,16 @@ void check_threads_ran(int threads);
 
 /* ---- a floating-point environment that no bit may depend on: flush to zero, round towards zero ---- */
 
-/* Sets this environment in `threads` threads, including the caller's. Returns the environment that the caller's thread had
- * before. */
+/* Sets this environment in `threads` threads, including the caller's. Returns the environment that the caller's thread
+ * had before. */
 uint64_t spoil_environment(int threads);
 
-/* Sets the environment of `threads` threads to `before`. Fails the test if a kernel has run in the spoiled environment since
- * spy_begin, or if a thread no longer has the spoiled environment. */
+/* Sets the environment of `threads` threads to `before`. Fails the test if a kernel has run in the spoiled environment
+ * since spy_begin, or if a thread no longer has the spoiled environment. */
 void restore_environment(int threads, uint64_t before);
 
-/* Runs call() on `threads` threads in a spoiled floating-point environment (see above). Operators must run kernels in the default
- * environment, and must restore the spoiled one. */
+/* Runs call() on `threads` threads in a spoiled floating-point environment (see above). Operators must run kernels in
+ * the default environment, and must restore the spoiled one. */
 #define IN_SPOILED_ENVIRONMENT(threads, call)                       \
     do {                                                            \
         uint64_t environment_before_ = spoil_environment(threads);  \

@@ -1,6 +1,6 @@
 /* tests/ops/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
- * naive form of the report with K and V expanded per head. Tests run twice: with op_attention, and with op_expanded. Some
- * run again for each type of the cache. */
+ * naive form of the report with K and V expanded per head. Tests run twice: with op_attention, and with op_expanded.
+ * Some run again for each type of the cache. */
 #include "tests/ops/checkops_attention.h"
 #include "tests/support/turn.h"
 
@@ -71,8 +71,10 @@ static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
     memcpy(query + c, q + n, r * sizeof *q);
     for (size_t j = 0; j < t->length; j++) {
         rows[j] = row_of(t, j, c + r);
-        score[j] = (cache_type == KV_Q8 ? contract_q8_dot(query, c, &p->exact[s], j, c + r) + contract_dot(query + c, rows[j] + c, r)
-                                        : contract_dot(query, rows[j], c + r)) * a->scale;
+        score[j] = (cache_type == KV_Q8
+                        ? contract_q8_dot(query, c, &p->exact[s], j, c + r) + contract_dot(query + c, rows[j] + c, r)
+                        : contract_dot(query, rows[j], c + r)) *
+                   a->scale;
     }
     contract_values(o, score, rows, t->length, c);
     contract_x(o, o, c);
@@ -320,7 +322,8 @@ TEST(attention_of_a_prompt_equals_that_of_each_query_alone)
     static const struct {
         struct shape shape;
         size_t S, first, context;
-    } cases[] = {{{3, 8, 8, 24, 32}, 150, 300, LONGEST}, {{2, 16, 8, 33, 64}, 70, 1, 1 << 20}, {{500, 1, 1, 40, 32}, 2, 518, LONGEST}};
+    } cases[] = {{{3, 8, 8, 24, 32}, 150, 300, LONGEST}, {{2, 16, 8, 33, 64}, 70, 1, 1 << 20},
+                 {{500, 1, 1, 40, 32}, 2, 518, LONGEST}};
     uint64_t seed = 12;
     for (size_t i = 0; i < COUNT(cases); i++) {
         size_t length = 1, S = cases[i].S, N;
@@ -513,12 +516,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ALL(attention_is_rule_4_bit_for_bit),
         T(attention_is_within_its_bound_of_the_naive_formula),
-        WITH(KV_BF16, "cache bf16: ", attention_is_within_its_bound_of_the_naive_formula), /* cache q8 quantizes queries too */
+        WITH(KV_BF16, "cache bf16: ", attention_is_within_its_bound_of_the_naive_formula), /* cache q8 quantizes queries
+                                                                                              too */
         T(attention_row_has_the_same_bits_alone_and_among_any_others),
         ALL(attention_does_not_depend_on_the_slots_of_a_timeline),
         T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),
         T(attention_of_a_prompt_equals_that_of_each_query_alone),
-        {"tails_are_the_last_tokens_of_their_queries", tails_are_the_last_tokens_of_their_queries, use, release_all, &settings[KV_F32][1]}, /* op_attention has none */
+        {"tails_are_the_last_tokens_of_their_queries", tails_are_the_last_tokens_of_their_queries, use, release_all,
+         &settings[KV_F32][1]}, /* op_attention has none */
         ALL(attention_of_timelines_that_share_rows_equals_that_of_copies),
         ALL(attention_ignores_what_stands_behind_its_timeline),
         ALL(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),

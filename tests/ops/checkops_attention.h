@@ -12,8 +12,8 @@
 static int expanded;              /* nonzero: op_expanded is tested */
 static enum kv_type cache_type;   /* how the operator's rows are stored */
 
-/* S queries over three timelines of their own caches. What no query may read stays NaN. Rows are in natural order, and not
- * rounded. */
+/* S queries over three timelines of their own caches. What no query may read stays NaN. Rows are in natural order, and
+ * not rounded. */
 struct problem {
     struct attention a;
     struct stored_matrix kv_b;
@@ -51,13 +51,15 @@ static const int32_t *slots_of(enum slots how, uint64_t *seed)
     return slots;
 }
 
-/* lengths: query s sees lengths[s % count] tokens of one of three timelines. Neighbouring queries see different timelines; in the
- * expanded form, which computes the keys of neighbours together, a third of the queries sees each timeline. */
+/* lengths: query s sees lengths[s % count] tokens of one of three timelines. Neighbouring queries see different
+ * timelines; in the expanded form, which computes the keys of neighbours together, a third of the queries sees each
+ * timeline. */
 static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths,
                                      size_t count, uint64_t *seed)
 {
-    struct problem p = {.a = {.heads = d.heads, .nope = d.nope, .rope = d.rope, .value = d.value, .latent = d.latent, .scale = 1.0f,
-                              .cache = cache_type}, .S = S};
+    struct problem p = {.a = {.heads = d.heads, .nope = d.nope, .rope = d.rope, .value = d.value, .latent = d.latent,
+                              .scale = 1.0f, .cache = cache_type},
+                        .S = S};
     float *cache[3];
     d.latent = p.a.latent = cache_type == KV_Q8 ? (d.latent + 31) / 32 * 32 : d.latent;
     size_t width = d.latent + d.rope;
@@ -173,9 +175,9 @@ static float *run(const struct kernels *k, int threads, struct problem *p)
     size_t scratch = (expanded ? op_expanded_scratch : op_attention_scratch)(a, p->S, p->context, threads);
     struct op_ctx cx = context_of(k, threads, scratch);
     float *y = guarded_floats(p->S * a->heads * a->value);
-    CASE("%s %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d cache %s %s", expanded ? "expanded attention" : "attention",
-         type_names[p->kv_b.view.type], a->heads, a->nope, a->rope, a->value, a->latent, p->S, p->context, threads,
-         cache_name(), k->name);
+    CASE("%s %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d cache %s %s",
+         expanded ? "expanded attention" : "attention", type_names[p->kv_b.view.type], a->heads, a->nope, a->rope,
+         a->value, a->latent, p->S, p->context, threads, cache_name(), k->name);
     (expanded ? op_expanded : op_attention)(&cx, y, p->q, seen, a, p->S, p->context);
     assert_int_equal(cx.scratch_used, 0);
     return y;

@@ -1,4 +1,5 @@
-/* tests/ops/checkops_backward.h -- for tests of ops/backward/: a step of several sequences, and its cuts into micro-batches. */
+/* tests/ops/checkops_backward.h -- for tests of ops/backward/: a step of several sequences, and its cuts into
+ * micro-batches. */
 #ifndef VB_CHECKOPS_BACKWARD_H
 #define VB_CHECKOPS_BACKWARD_H
 
@@ -11,11 +12,13 @@ static const size_t step_first[STEP_SEQUENCES + 1] = {0, 3, 4, 37, 49, STEP_TOKE
 
 /* Micro-batches: cut c has the sequences [step_cuts[c][i], step_cuts[c][i + 1]). */
 #define STEP_CUTS 3
-static const size_t step_cuts[STEP_CUTS][STEP_SEQUENCES + 1] = {{0, 5, 5, 5, 5, 5}, {0, 2, 5, 5, 5, 5}, {0, 1, 2, 3, 4, 5}};
+static const size_t step_cuts[STEP_CUTS][STEP_SEQUENCES + 1] = {{0, 5, 5, 5, 5, 5}, {0, 2, 5, 5, 5, 5},
+                                                                {0, 1, 2, 3, 4, 5}};
 
 /* A loop over the micro-batches of cut c: tokens [s, s + S). */
-#define FOR_EACH_MICRO_BATCH(c, s, S)                                                                                                  \
-    for (size_t s##_ = 0, s, S; s##_ < STEP_SEQUENCES && (s = step_first[step_cuts[c][s##_]], S = step_first[step_cuts[c][s##_ + 1]] - s); \
+#define FOR_EACH_MICRO_BATCH(c, s, S) \
+    for (size_t s##_ = 0, s, S; \
+         s##_ < STEP_SEQUENCES && (s = step_first[step_cuts[c][s##_]], S = step_first[step_cuts[c][s##_ + 1]] - s); \
          s##_++)
 
 /* All kernel tables, threads and cuts. */

@@ -1,5 +1,5 @@
-/* tests/ops/checkops_backward_adamw.c -- the step of AdamW and the norm of gradients: the bits of plain C code in the order of the header, for
- * any number of threads, and the formulas in double, within a bound. */
+/* tests/ops/checkops_backward_adamw.c -- the step of AdamW and the norm of gradients: the bits of plain C code in the
+ * order of the header, for any number of threads, and the formulas in double, within a bound. */
 #include "tests/ops/checkops_backward.h"
 
 #include "ops/backward/adamw.h"
@@ -55,7 +55,8 @@ TEST(gradients_are_clipped_only_above_the_largest_norm)
 /* One number, in the order of the header */
 static void plain_step(float *w, float *m, float *v, float g, const struct adamw *a, int t, float clip)
 {
-    float beta1 = (float)a->beta1, beta2 = (float)a->beta2, rest1 = (float)(1 - a->beta1), rest2 = (float)(1 - a->beta2);
+    float beta1 = (float)a->beta1, beta2 = (float)a->beta2, rest1 = (float)(1 - a->beta1),
+          rest2 = (float)(1 - a->beta2);
     float step = (float)(a->lr / (1 - kernel_pow(a->beta1, t))), root = (float)sqrt(1 - kernel_pow(a->beta2, t));
     g = g * clip;
     *m = fmaf(beta1, *m, rest1 * g);
@@ -68,14 +69,16 @@ TEST(adamw_is_the_formula_of_its_header_bit_for_bit)
     uint64_t seed = 2;
     enum { n = 20001 };
     const struct adamw a = {.lr = 0.02, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    float *w0 = random_floats(n, &seed), *want_w = copy_of(w0, n), *want_m = guarded_floats(n), *want_v = guarded_floats(n), *g[3], clip[] = {1.0f, 0.375f, 0.1f};
+    float *w0 = random_floats(n, &seed), *want_w = copy_of(w0, n), *want_m = guarded_floats(n),
+          *want_v = guarded_floats(n), *g[3], clip[] = {1.0f, 0.375f, 0.1f};
     memset(want_m, 0, n * sizeof *want_m);
     memset(want_v, 0, n * sizeof *want_v);
     for (int t = 1; t <= 3; t++) {
         g[t - 1] = random_floats(n, &seed);
         g[t - 1][7] = 0.0f; /* a token that the step lacks: only the decay changes its weight */
         for (size_t i = 0; i < n; i++) {
-            double m = (double)want_m[i], v = (double)want_v[i], w = (double)want_w[i], G = (double)g[t - 1][i] * (double)clip[t - 1];
+            double m = (double)want_m[i], v = (double)want_v[i], w = (double)want_w[i],
+                   G = (double)g[t - 1][i] * (double)clip[t - 1];
             double m_size = a.beta1 * fabs(m) + (1 - a.beta1) * fabs(G);
             plain_step(&want_w[i], &want_m[i], &want_v[i], g[t - 1][i], &a, t, clip[t - 1]);
             CASE("AdamW, step %d", t); /* beta and 1 - beta are rounded too; g, the products, the fma */
@@ -83,7 +86,8 @@ TEST(adamw_is_the_formula_of_its_header_bit_for_bit)
             v = a.beta2 * v + (1 - a.beta2) * G * G;
             check_within(want_m[i], m, rounding_gamma(4) * m_size + 0x1p-140, i, 0);
             check_within(want_v[i], v, rounding_gamma(7) * v + 0x1p-140, i, 1);
-            /* v's error counts half; root, the quotient, eps and its sum, the quotient, step and its product, decay and its product, the difference */
+            /* v's error counts half; root, the quotient, eps and its sum, the quotient, step and its product, decay and
+             * its product, the difference */
             double denominator = sqrt(v) / sqrt(1 - pow(a.beta2, t)) + a.eps, step = a.lr / (1 - pow(a.beta1, t));
             check_within(want_w[i], w * (1 - a.lr * a.weight_decay) - step * m / denominator,
                          rounding_gamma(4 + 4 + 8) * step * m_size / denominator + rounding_gamma(3) * fabs(w), i, 2);

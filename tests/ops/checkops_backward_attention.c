@@ -1,5 +1,6 @@
-/* tests/ops/checkops_backward_attention.c -- the gradients of attention, and of that of aligned depths: the bits of plain C code in the order of the header, for every table
- * and 1 to 3 threads; and the reference's formulas in double, within a bound. A call takes a whole sequence, so there are no cuts. */
+/* tests/ops/checkops_backward_attention.c -- the gradients of attention, and of that of aligned depths: the bits of
+ * plain C code in the order of the header, for every table and 1 to 3 threads; and the reference's formulas in double,
+ * within a bound. A call takes a whole sequence, so there are no cuts. */
 #include "tests/ops/checkops_backward.h"
 
 #include "ops/backward/attention.h"
@@ -96,9 +97,9 @@ static double *zeros(size_t n)
     return x;
 }
 
-/* Fills row s of p with the probabilities, and p_error with a bound on those of the operator. A score's error is at most scale times that of
- * its dot, and one rounding. As in checkops_gqa.c, all probabilities then change by a factor within exp(+-2 max error), and by the
- * roundings of exp, of the sums, two products and the quotient. */
+/* Fills row s of p with the probabilities, and p_error with a bound on those of the operator. A score's error is at
+ * most scale times that of its dot, and one rounding. As in checkops_gqa.c, all probabilities then change by a factor
+ * within exp(+-2 max error), and by the roundings of exp, of the sums, two products and the quotient. */
 static void probabilities(const struct back_attention *a, const struct truth *o, size_t s, size_t h, size_t T)
 {
     size_t H = a->heads, N = a->nope, R = a->rope;
@@ -106,7 +107,8 @@ static void probabilities(const struct back_attention *a, const struct truth *o,
     for (size_t t = 0; t <= s; t++) {
         double dot = 0, size = 0, term;
         for (size_t i = 0; i < N + R; i++) {
-            term = i < N ? o->x.q_nope[(s * H + h) * N + i] * o->x.k_nope[(t * H + h) * N + i] : o->x.q_rope[(s * H + h) * R + i - N] * o->x.k_rope[t * R + i - N];
+            term = i < N ? o->x.q_nope[(s * H + h) * N + i] * o->x.k_nope[(t * H + h) * N + i]
+                         : o->x.q_rope[(s * H + h) * R + i - N] * o->x.k_rope[t * R + i - N];
             dot += term;
             size += fabs(term);
         }
@@ -124,7 +126,8 @@ static void probabilities(const struct back_attention *a, const struct truth *o,
 }
 
 /* Bounds the error of g for row s, after dp has been computed. */
-static void bound_g(const struct back_attention *a, const struct truth *o, const float *dy, size_t s, size_t h, size_t T)
+static void bound_g(const struct back_attention *a, const struct truth *o, const float *dy, size_t s, size_t h,
+                    size_t T)
 {
     size_t H = a->heads, V = a->value;
     double D = 0, D_error = 0, size, dp_error[LONGEST], u = rounding_gamma(4);
@@ -139,7 +142,9 @@ static void bound_g(const struct back_attention *a, const struct truth *o, const
     D_error += rounding_gamma(dot_depth(T)) * 1.01 * D + 0x1p-140;
     for (size_t t = 0; t <= s; t++) {
         double p = o->p[s * T + t], p_error = o->p_error[s * T + t], difference = fabs(o->dp[s * T + t]) + D;
-        o->g_error[s * T + t] = (double)a->scale * (p_error * (difference + dp_error[t] + D_error) + p * (dp_error[t] + D_error) + u * (p + p_error) * (difference + D_error));
+        o->g_error[s * T + t] = (double)a->scale *
+                                (p_error * (difference + dp_error[t] + D_error) + p * (dp_error[t] + D_error) +
+                                 u * (p + p_error) * (difference + D_error));
     }
 }
 
@@ -149,7 +154,8 @@ static void add_errors(const struct back_attention *a, const struct truth *o, si
     double sums = rounding_gamma((double)(T * H)) * 1.01; /* one fma for each query, and each head */
     for (size_t s = 0; s < T; s++)
         for (size_t t = 0; t <= s; t++) {
-            double g = (double)a->scale * fabs(o->ds[s * T + t]), g_error = o->g_error[s * T + t] + sums * g, p_error = o->p_error[s * T + t] + sums * o->p[s * T + t];
+            double g = (double)a->scale * fabs(o->ds[s * T + t]), g_error = o->g_error[s * T + t] + sums * g,
+                   p_error = o->p_error[s * T + t] + sums * o->p[s * T + t];
             for (size_t i = 0; i < K; i++) {
                 double k = i < N ? o->x.k_nope[(t * H + h) * N + i] : o->x.k_rope[t * R + i - N];
                 double q = fabs((double)a->q[(s * H + h) * K + i]);
@@ -174,7 +180,8 @@ static struct truth truth_of(const struct back_attention *a, size_t T)
     for (size_t i = 0; i < T * H * K; i++)
         *(i % K < N ? &o.x.q_nope[i / K * N + i % K] : &o.x.q_rope[i / K * R + i % K - N]) = (double)a->q[i];
     for (size_t i = 0; i < T * H * (N + V); i++)
-        *(i % (N + V) < N ? &o.x.k_nope[i / (N + V) * N + i % (N + V)] : &o.x.v[i / (N + V) * V + i % (N + V) - N]) = (double)a->kv[i];
+        *(i % (N + V) < N ? &o.x.k_nope[i / (N + V) * N + i % (N + V)]
+                          : &o.x.v[i / (N + V) * V + i % (N + V) - N]) = (double)a->kv[i];
     for (size_t i = 0; i < T * R; i++)
         o.x.k_rope[i] = (double)a->k_rope[i];
     for (size_t h = 0; h < H; h++) {
@@ -197,7 +204,9 @@ static void check_q(const struct back_attention *a, const float *dq, const struc
 {
     size_t H = a->heads, N = a->nope, R = a->rope, K = N + R;
     for (size_t i = 0; i < H * K; i++)
-        check_within(dq[i], i % K < N ? o->d.q_nope[at * H * N + i / K * N + i % K] : o->d.q_rope[at * H * R + i / K * R + i % K - N],
+        check_within(dq[i],
+                     i % K < N ? o->d.q_nope[at * H * N + i / K * N + i % K]
+                               : o->d.q_rope[at * H * R + i / K * R + i % K - N],
                      o->dq_error[at * H * K + i] + 0x1p-120, s * H + i / K, i % K);
 }
 
@@ -208,7 +217,9 @@ static void check_truth(const struct back_attention *a, size_t T)
     for (size_t s = 0; s < T; s++)
         check_q(a, a->dq + s * H * (N + R), &o, s, s);
     for (size_t i = 0; i < T * H * (N + V); i++)
-        check_within(a->dkv[i], i % (N + V) < N ? o.d.k_nope[i / (N + V) * N + i % (N + V)] : o.d.v[i / (N + V) * V + i % (N + V) - N],
+        check_within(a->dkv[i],
+                     i % (N + V) < N ? o.d.k_nope[i / (N + V) * N + i % (N + V)]
+                                     : o.d.v[i / (N + V) * V + i % (N + V) - N],
                      o.dkv_error[i] + 0x1p-120, i / (N + V), i % (N + V));
     for (size_t i = 0; i < T * R; i++)
         check_within(a->dk_rope[i], o.d.k_rope[i], o.dk_rope_error[i] + 0x1p-120, i / R, i % R);
@@ -217,9 +228,10 @@ static void check_truth(const struct back_attention *a, size_t T)
 static void check_attention(size_t T, size_t H, size_t N, size_t R, size_t V, uint64_t *seed)
 {
     size_t K = N + R;
-    struct back_attention a = {H, N, R, V, 2.0f / sqrtf((float)K), random_floats(T * H * K, seed), random_floats(T * H * (N + V), seed),
-                               random_floats(T * R, seed), random_floats(T * H * V, seed), guarded_floats(T * H * K), guarded_floats(T * H * (N + V)),
-                               guarded_floats(T * R), 0, 0, NULL};
+    struct back_attention a = {H, N, R, V, 2.0f / sqrtf((float)K), random_floats(T * H * K, seed),
+                               random_floats(T * H * (N + V), seed), random_floats(T * R, seed),
+                               random_floats(T * H * V, seed), guarded_floats(T * H * K),
+                               guarded_floats(T * H * (N + V)), guarded_floats(T * R), 0, 0, NULL};
     CASE("attention of %zu tokens, %zu heads, %zu + %zu, %zu", T, H, N, R, V);
     plain_attention(&a, T);
     check_truth(&a, T);
@@ -232,7 +244,8 @@ static void check_attention(size_t T, size_t H, size_t N, size_t R, size_t V, ui
             got.dq = guarded_floats(T * H * K);
             got.dkv = guarded_floats(T * H * (N + V));
             got.dk_rope = guarded_floats(T * R);
-            CASE("%s %s, %d threads, %zu tokens, %zu heads, %zu + %zu, %zu", real->name, real->variant ? real->variant : "", threads, T, H, N, R, V);
+            CASE("%s %s, %d threads, %zu tokens, %zu heads, %zu + %zu, %zu", real->name,
+                 real->variant ? real->variant : "", threads, T, H, N, R, V);
             op_back_attention(&cx, &got, (size_t[]){0, T}, 1);
             assert_int_equal(cx.scratch_used, 0);
             if (T >= 100)
@@ -261,13 +274,14 @@ TEST(sequences_do_not_see_each_other)
     static const size_t first[SEQUENCES + 1] = {0, 30, 30, T};
     uint64_t seed = 3;
     size_t q = H * (N + R), kv = H * (N + V), y = H * V;
-    struct back_attention a = {H, N, R, V, 0.5f, random_floats(T * q, &seed), random_floats(T * kv, &seed), random_floats(T * R, &seed),
-                               random_floats(T * y, &seed), guarded_floats(T * q), guarded_floats(T * kv), guarded_floats(T * R), 0, 0, NULL};
+    struct back_attention a = {H, N, R, V, 0.5f, random_floats(T * q, &seed), random_floats(T * kv, &seed),
+                               random_floats(T * R, &seed), random_floats(T * y, &seed), guarded_floats(T * q),
+                               guarded_floats(T * kv), guarded_floats(T * R), 0, 0, NULL};
     struct back_attention got = a;
     for (size_t i = 0; i < SEQUENCES; i++) {
         size_t at = first[i];
-        struct back_attention alone = {H, N, R, V, 0.5f, a.q + at * q, a.kv + at * kv, a.k_rope + at * R, a.dy + at * y, a.dq + at * q, a.dkv + at * kv,
-                                       a.dk_rope + at * R, 0, 0, NULL};
+        struct back_attention alone = {H, N, R, V, 0.5f, a.q + at * q, a.kv + at * kv, a.k_rope + at * R, a.dy + at * y,
+                                       a.dq + at * q, a.dkv + at * kv, a.dk_rope + at * R, 0, 0, NULL};
         plain_attention(&alone, first[i + 1] - at);
     }
     FOR_EACH_TABLE(k)
@@ -286,16 +300,18 @@ TEST(sequences_do_not_see_each_other)
     release_to(0);
 }
 
-/* -- aligned depths --------------------------------------------------------------------------------------------------- */
+/* -- aligned depths ------------------------------------------------------------------------------------------------ */
 
 #define DEEPEST 3
 
-/* What query s sees is a sequence of its own, s + 1 + depth tokens whose last query is s: the gradients of the query, and the sums of those of its
- * keys and values, are those of such sequences, in which the other queries have no gradient. */
+/* What query s sees is a sequence of its own, s + 1 + depth tokens whose last query is s: the gradients of the query,
+ * and the sums of those of its keys and values, are those of such sequences, in which the other queries have no
+ * gradient. */
 static void check_chain_truth(const struct back_attention *a, const float *dkv0, const float *dk_rope0, size_t T)
 {
     size_t H = a->heads, N = a->nope, R = a->rope, V = a->value, K = N + R, kv = H * (N + V);
-    double *dkv = doubles_of(dkv0, T * kv), *dk_rope = doubles_of(dk_rope0, T * R), *dkv_error = magnitudes_of(dkv0, T * kv);
+    double *dkv = doubles_of(dkv0, T * kv), *dk_rope = doubles_of(dk_rope0, T * R),
+           *dkv_error = magnitudes_of(dkv0, T * kv);
     double *dk_rope_error = magnitudes_of(dk_rope0, T * R), more = rounding_gamma((double)((T + a->depth) * H));
     for (size_t i = 0; i < T * kv; i++)
         dkv_error[i] *= more; /* one fma for each query, and each head */
@@ -303,7 +319,8 @@ static void check_chain_truth(const struct back_attention *a, const float *dkv0,
         dk_rope_error[i] *= more;
     for (size_t s = 0; s < T; s++) {
         size_t mark = guard_count, n = s + 1 + a->depth;
-        float *q = guarded_floats(n * H * K), *kvs = guarded_floats(n * kv), *k_rope = guarded_floats(n * R), *dy = guarded_floats(n * H * V);
+        float *q = guarded_floats(n * H * K), *kvs = guarded_floats(n * kv), *k_rope = guarded_floats(n * R),
+              *dy = guarded_floats(n * H * V);
         memset(q, 0, n * H * K * sizeof *q);
         memset(dy, 0, n * H * V * sizeof *dy);
         memcpy(q + (n - 1) * H * K, a->q + s * H * K, H * K * sizeof *q);
@@ -317,7 +334,8 @@ static void check_chain_truth(const struct back_attention *a, const float *dkv0,
         check_q(a, a->dq + s * H * K, &o, s, n - 1);
         for (size_t t = 0; t <= s; t++) {
             for (size_t i = 0; i < kv; i++) {
-                double d = i % (N + V) < N ? o.d.k_nope[t * H * N + i / (N + V) * N + i % (N + V)] : o.d.v[t * H * V + i / (N + V) * V + i % (N + V) - N];
+                double d = i % (N + V) < N ? o.d.k_nope[t * H * N + i / (N + V) * N + i % (N + V)]
+                                           : o.d.v[t * H * V + i / (N + V) * V + i % (N + V) - N];
                 dkv[t * kv + i] += d;
                 dkv_error[t * kv + i] += o.dkv_error[t * kv + i] + more * fabs(d);
             }
@@ -329,11 +347,13 @@ static void check_chain_truth(const struct back_attention *a, const float *dkv0,
         for (size_t m = 0; m < a->depth; m++) { /* they began at 0 */
             for (size_t i = 0; i < kv; i++) {
                 size_t t = s + 1 + m;
-                double d = i % (N + V) < N ? o.d.k_nope[t * H * N + i / (N + V) * N + i % (N + V)] : o.d.v[t * H * V + i / (N + V) * V + i % (N + V) - N];
+                double d = i % (N + V) < N ? o.d.k_nope[t * H * N + i / (N + V) * N + i % (N + V)]
+                                           : o.d.v[t * H * V + i / (N + V) * V + i % (N + V) - N];
                 check_within(a->chain[m].dkv[s * kv + i], d, o.dkv_error[t * kv + i] + 0x1p-120, t, i);
             }
             for (size_t i = 0; i < R; i++)
-                check_within(a->chain[m].dk_rope[s * R + i], o.d.k_rope[(s + 1 + m) * R + i], o.dk_rope_error[(s + 1 + m) * R + i] + 0x1p-120, s, i);
+                check_within(a->chain[m].dk_rope[s * R + i], o.d.k_rope[(s + 1 + m) * R + i],
+                             o.dk_rope_error[(s + 1 + m) * R + i] + 0x1p-120, s, i);
         }
         release_to(mark);
     }
@@ -343,7 +363,8 @@ static void check_chain_truth(const struct back_attention *a, const float *dkv0,
         check_within(a->dk_rope[i], dk_rope[i], dk_rope_error[i] + 0x1p-120, i / R, i % R);
 }
 
-static void give_chain(struct back_attention *a, struct back_chain *chain, const float *const *dkv, const float *const *dk_rope, size_t T)
+static void give_chain(struct back_attention *a, struct back_chain *chain, const float *const *dkv,
+                       const float *const *dk_rope, size_t T)
 {
     for (size_t m = 0; m < a->depth; m++) {
         chain[m].dkv = copy_of(dkv[m], T * a->heads * (a->nope + a->value));
@@ -357,12 +378,15 @@ static void check_aligned(size_t T, size_t depth, int from, size_t H, size_t N, 
 {
     size_t K = N + R, kv = H * (N + V);
     struct back_chain want_chain[DEEPEST], chain[DEEPEST];
-    const float *dkv[DEEPEST], *dk_rope[DEEPEST], *dkv0 = random_floats(T * kv, seed), *dk_rope0 = random_floats(T * R, seed);
-    struct back_attention a = {H, N, R, V, 2.0f / sqrtf((float)K), random_floats(T * H * K, seed), random_floats(T * kv, seed),
-                               random_floats(T * R, seed), random_floats(T * H * V, seed), guarded_floats(T * H * K), copy_of(dkv0, T * kv),
-                               copy_of(dk_rope0, T * R), 1, depth, NULL};
+    const float *dkv[DEEPEST], *dk_rope[DEEPEST], *dkv0 = random_floats(T * kv, seed),
+                                                  *dk_rope0 = random_floats(T * R, seed);
+    struct back_attention a = {H, N, R, V, 2.0f / sqrtf((float)K), random_floats(T * H * K, seed),
+                               random_floats(T * kv, seed), random_floats(T * R, seed), random_floats(T * H * V, seed),
+                               guarded_floats(T * H * K), copy_of(dkv0, T * kv), copy_of(dk_rope0, T * R), 1, depth,
+                               NULL};
     for (size_t m = 0; m < depth; m++) {
-        want_chain[m] = chain[m] = (struct back_chain){random_floats(T * kv, seed), random_floats(T * R, seed), NULL, NULL};
+        want_chain[m] = chain[m] = (struct back_chain){random_floats(T * kv, seed), random_floats(T * R, seed), NULL,
+                                                       NULL};
         float *zero_kv = random_floats(T * kv, seed), *zero_rope = random_floats(T * R, seed);
         for (size_t i = 0; i < T * kv; i++)
             zero_kv[i] *= (float)from;
@@ -386,8 +410,8 @@ static void check_aligned(size_t T, size_t depth, int from, size_t H, size_t N, 
             got.dk_rope = copy_of(dk_rope0, T * R);
             give_chain(&got, chain, dkv, dk_rope, T);
             struct op_ctx cx = context_of(&k, threads, op_back_attention_scratch(&got, T, T, threads));
-            CASE("%s %s, %d threads, aligned depth %zu, %zu rows, %zu heads, %zu + %zu, %zu", real->name, real->variant ? real->variant : "", threads,
-                 depth, T, H, N, R, V);
+            CASE("%s %s, %d threads, aligned depth %zu, %zu rows, %zu heads, %zu + %zu, %zu", real->name,
+                 real->variant ? real->variant : "", threads, depth, T, H, N, R, V);
             op_back_attention(&cx, &got, (size_t[]){0, T}, 1);
             assert_int_equal(cx.scratch_used, 0);
             if (T >= 100)

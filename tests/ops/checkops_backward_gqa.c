@@ -1,6 +1,6 @@
-/* tests/ops/checkops_backward_gqa.c -- the gradients of grouped-query attention, also of aligned depths: the bits of plain C code in the order
- * of the header, for every table and 1 to 3 threads; and the formulas in double, within a bound. A call takes a whole sequence, so there are
- * no cuts. */
+/* tests/ops/checkops_backward_gqa.c -- the gradients of grouped-query attention, also of aligned depths: the bits of
+ * plain C code in the order of the header, for every table and 1 to 3 threads; and the formulas in double, within a
+ * bound. A call takes a whole sequence, so there are no cuts. */
 #include "tests/ops/checkops_backward.h"
 
 #include "ops/backward/gqa.h"
@@ -31,13 +31,16 @@ static void give_gradients(struct gqa_case *c)
     c->a.chain = c->a.depth ? c->chain : NULL;
 }
 
-/* Keys and values lie in rows as in a cache: the keys of all groups, the values of all groups, and some numbers that nobody reads. */
+/* Keys and values lie in rows as in a cache: the keys of all groups, the values of all groups, and some numbers that
+ * nobody reads. */
 static struct gqa_case random_case(size_t T, size_t H, size_t G, size_t D, size_t depth, int continued, uint64_t *seed)
 {
-    size_t row = 2 * G * D + random_below(seed, 5), n = T * row - (row - 2 * G * D); /* the last row ends with its values */
+    size_t row = 2 * G * D + random_below(seed, 5), n = T * row - (row - 2 * G * D); /* the last row ends with its
+                                                                                        values */
     const float *rows = random_floats(n, seed);
-    struct gqa_case c = {.a = {.heads = H, .groups = G, .dim = D, .row = row, .scale = 2.0f / sqrtf((float)D), .q = random_floats(T * H * D, seed), .k = rows,
-                               .v = rows + G * D, .dy = random_floats(T * H * D, seed), .continued = continued, .depth = depth},
+    struct gqa_case c = {.a = {.heads = H, .groups = G, .dim = D, .row = row, .scale = 2.0f / sqrtf((float)D),
+                               .q = random_floats(T * H * D, seed), .k = rows, .v = rows + G * D,
+                               .dy = random_floats(T * H * D, seed), .continued = continued, .depth = depth},
                          .T = T};
     for (size_t m = 0; m < depth; m++) {
         rows = random_floats(n, seed);
@@ -130,13 +133,15 @@ static double product(const float *a, const float *b, size_t n, double *size)
     return sum;
 }
 
-/* Probabilities and their gradients' g of one query and head, with bounds. As in checkops_gqa.c, a score's error is at most scale times
- * that of its dot, and one rounding; all probabilities then change by a factor within exp(+-2 max error), and by the roundings of exp, of the
- * sums, two products and the quotient. */
-static void true_query(const struct back_gqa *a, size_t s, size_t h, double *P, double *P_error, double *g, double *g_error)
+/* Probabilities and their gradients' g of one query and head, with bounds. As in checkops_gqa.c, a score's error is at
+ * most scale times that of its dot, and one rounding; all probabilities then change by a factor within exp(+-2 max
+ * error), and by the roundings of exp, of the sums, two products and the quotient. */
+static void true_query(const struct back_gqa *a, size_t s, size_t h, double *P, double *P_error, double *g,
+                       double *g_error)
 {
     size_t D = a->dim, at = (s * a->heads + h) * D, n = s + 1 + a->depth;
-    double largest = 0, error = 0, L = 0, mean = 0, means = 0, mean_error = 0, size, dP[LONGEST], dP_error[LONGEST], scale = (double)a->scale;
+    double largest = 0, error = 0, L = 0, mean = 0, means = 0, mean_error = 0, size, dP[LONGEST], dP_error[LONGEST],
+           scale = (double)a->scale;
     for (size_t t = 0; t < n; t++) {
         struct back_gqa_chain x = token(a, h / (a->heads / a->groups), s, t);
         P[t] = scale * product(a->q + at, x.k, D, &size);
@@ -159,7 +164,8 @@ static void true_query(const struct back_gqa *a, size_t s, size_t h, double *P, 
     for (size_t t = 0; t < n; t++) {
         double both = dP_error[t] + mean_error, difference = fabs(dP[t]) + means;
         g[t] = scale * P[t] * (dP[t] - mean);
-        g_error[t] = scale * (P_error[t] * (difference + both) + P[t] * both + rounding_gamma(4) * (P[t] + P_error[t]) * (difference + both));
+        g_error[t] = scale * (P_error[t] * (difference + both) + P[t] * both +
+                              rounding_gamma(4) * (P[t] + P_error[t]) * (difference + both));
     }
 }
 
@@ -171,7 +177,8 @@ static double *zeros(size_t n)
 }
 
 /* sum += factor x, and its error; sums: the relative rounding error of the sum of the terms' magnitudes */
-static void add(double *sum, double *sum_error, double factor, double factor_error, const float *x, double sums, size_t n)
+static void add(double *sum, double *sum_error, double factor, double factor_error, const float *x, double sums,
+                size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         sum[i] += factor * (double)x[i];
@@ -184,7 +191,8 @@ static struct truth truth_of(const struct gqa_case *c)
     const struct back_gqa *a = &c->a;
     size_t D = a->dim, H = a->heads, n = size_of(c), all = n * (1 + a->depth);
     struct truth o = {zeros(c->T * H * D), zeros(c->T * H * D), zeros(all), zeros(all), zeros(all), zeros(all)};
-    double sums = rounding_gamma((double)((c->T + a->depth) * H)), P[LONGEST], P_error[LONGEST], g[LONGEST], g_error[LONGEST];
+    double sums = rounding_gamma((double)((c->T + a->depth) * H)), P[LONGEST], P_error[LONGEST], g[LONGEST],
+           g_error[LONGEST];
     for (size_t m = 0; m <= a->depth; m++)
         for (size_t i = 0; i < n && (m || a->continued); i++) {
             o.dk_error[m * n + i] = sums * fabs(o.dk[m * n + i] = (double)c->dk0[m][i]);
@@ -240,8 +248,8 @@ static void check_gqa(size_t T, size_t H, size_t G, size_t D, size_t depth, int 
             struct gqa_case got = want;
             give_gradients(&got);
             struct op_ctx cx = context_of(&k, threads, op_back_gqa_scratch(&got.a, T, threads));
-            CASE("%s %s, %d threads, %zu tokens, %zu heads, %zu groups of %zu, depth %zu", real->name, real->variant ? real->variant : "", threads, T, H, G,
-                 D, depth);
+            CASE("%s %s, %d threads, %zu tokens, %zu heads, %zu groups of %zu, depth %zu", real->name,
+                 real->variant ? real->variant : "", threads, T, H, G, D, depth);
             op_back_gqa(&cx, &got.a, T);
             assert_int_equal(cx.scratch_used, 0);
             if (T >= 100)
@@ -281,7 +289,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(gradients_of_grouped_queries_are_those_of_their_header_bit_for_bit, release_all),
-        cmocka_unit_test_teardown(gradients_of_aligned_grouped_queries_are_those_of_their_header_bit_for_bit, release_all),
+        cmocka_unit_test_teardown(gradients_of_aligned_grouped_queries_are_those_of_their_header_bit_for_bit,
+                                  release_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* tests/ops/checkops_backward_layers.c -- the gradients of linear layers, RMSNorm, RoPE, embedding and cross entropy: the bits of plain C
- * code in the order of their headers, for every table, 1 to 3 threads and several cuts into micro-batches; and the reference's formula
- * in double, within a bound. */
+/* tests/ops/checkops_backward_layers.c -- the gradients of linear layers, RMSNorm, RoPE, embedding and cross entropy:
+ * the bits of plain C code in the order of their headers, for every table, 1 to 3 threads and several cuts into
+ * micro-batches; and the reference's formula in double, within a bound. */
 #include "tests/ops/checkops_backward.h"
 
 #include "ops/backward/cross_entropy.h"
@@ -12,9 +12,10 @@
 
 #define T STEP_TOKENS
 
-/* -- linear layers ---------------------------------------------------------------------------------------------------- */
+/* -- linear layers ------------------------------------------------------------------------------------------------- */
 
-static void plain_linear(float *dx, float *dw, const float *dy, const float *w, const float *x, size_t S, size_t N, size_t K)
+static void plain_linear(float *dx, float *dw, const float *dy, const float *w, const float *x, size_t S, size_t N,
+                         size_t K)
 {
     for (size_t s = 0; s < S; s++)
         for (size_t n = 0; n < N; n++)
@@ -27,7 +28,8 @@ static void plain_linear(float *dx, float *dw, const float *dy, const float *w, 
 static void check_linear(size_t N, size_t K, uint64_t *seed)
 {
     struct stored_matrix w = random_matrix(WEIGHT_F32, N, K, seed);
-    float *x = random_floats(T * K, seed), *dy = random_floats(T * N, seed), *dx0 = random_floats(T * K, seed), *dw0 = random_floats(N * K, seed);
+    float *x = random_floats(T * K, seed), *dy = random_floats(T * N, seed), *dx0 = random_floats(T * K, seed),
+          *dw0 = random_floats(N * K, seed);
     float *want_dx = copy_of(dx0, T * K), *want_dw = copy_of(dw0, N * K);
     plain_linear(want_dx, want_dw, dy, w.value, x, T, N, K);
     size_t mark = guard_count;
@@ -48,9 +50,11 @@ static void check_linear(size_t N, size_t K, uint64_t *seed)
         check_same_bits(dw, K, want_dw, K, N, K);
         release_to(mark);
     }
-    double *dx = doubles_of(dx0, T * K), *dw = doubles_of(dw0, N * K), *dx_size = magnitudes_of(dx0, T * K), *dw_size = magnitudes_of(dw0, N * K);
+    double *dx = doubles_of(dx0, T * K), *dw = doubles_of(dw0, N * K), *dx_size = magnitudes_of(dx0, T * K),
+           *dw_size = magnitudes_of(dw0, N * K);
     ref_back_linear(dx, dw, doubles_of(dy, T * N), doubles_of(w.value, N * K), doubles_of(x, T * K), T, (int)N, (int)K);
-    ref_back_linear(dx_size, dw_size, magnitudes_of(dy, T * N), magnitudes_of(w.value, N * K), magnitudes_of(x, T * K), T, (int)N, (int)K);
+    ref_back_linear(dx_size, dw_size, magnitudes_of(dy, T * N), magnitudes_of(w.value, N * K), magnitudes_of(x, T * K),
+                    T, (int)N, (int)K);
     CASE("linear [%zu, %zu]", N, K);
     check_rounded(want_dx, dx, dx_size, (double)N, T * K); /* one fma for each row of W */
     check_rounded(want_dw, dw, dw_size, (double)T, N * K); /* one fma for each token */
@@ -96,7 +100,8 @@ TEST(gradients_flow_through_weights_of_every_type)
     size_t N = 40, K = 96, S = 9;
     for (int type = 0; type < WEIGHT_TYPES; type++) {
         struct stored_matrix w = random_matrix((enum weight_type)type, N, K, &seed);
-        float *dy = random_floats(S * N, &seed), *want = random_floats(S * K, &seed), *dx0 = copy_of(want, S * K), *dw = random_floats(N * K, &seed);
+        float *dy = random_floats(S * N, &seed), *want = random_floats(S * K, &seed), *dx0 = copy_of(want, S * K),
+              *dw = random_floats(N * K, &seed);
         plain_linear(want, dw, dy, w.value, dx0, S, N, K);
         FOR_EACH_TABLE(k) {
             struct op_ctx cx = context_of(k, 2, 0);
@@ -109,9 +114,10 @@ TEST(gradients_flow_through_weights_of_every_type)
     }
 }
 
-/* -- RMSNorm ---------------------------------------------------------------------------------------------------------- */
+/* -- RMSNorm ------------------------------------------------------------------------------------------------------- */
 
-static void plain_norm(float *dx, float *dw, const float *dy, const float *x, const float *w, size_t S, size_t D, size_t ld, float eps)
+static void plain_norm(float *dx, float *dw, const float *dy, const float *x, const float *w, size_t S, size_t D,
+                       size_t ld, float eps)
 {
     float g[512];
     for (size_t s = 0; s < S; s++, dx += ld, x += ld, dy += D) {
@@ -128,7 +134,8 @@ static void plain_norm(float *dx, float *dw, const float *dy, const float *x, co
 
 static void check_norm(size_t D, size_t ld, uint64_t *seed)
 {
-    float *x = random_floats(T * ld, seed), *dy = random_floats(T * D, seed), *w = random_floats(D, seed), *dx0 = random_floats(T * ld, seed);
+    float *x = random_floats(T * ld, seed), *dy = random_floats(T * D, seed), *w = random_floats(D, seed),
+          *dx0 = random_floats(T * ld, seed);
     float *dw0 = random_floats(D, seed), *want_dx = copy_of(dx0, T * ld), *want_dw = copy_of(dw0, D), eps = 0.01f;
     plain_norm(want_dx, want_dw, dy, x, w, T, D, ld, eps);
     size_t mark = guard_count;
@@ -147,20 +154,23 @@ static void check_norm(size_t D, size_t ld, uint64_t *seed)
         check_same_bits(dw, D, want_dw, D, 1, D);
         release_to(mark);
     }
-    /* r has the error of its dot, halved by the root, and four roundings: less than gamma(depth + 4). So has t, twice, with that of its own
-     * dot, of the products g, and two roundings; x r t has it once more. */
+    /* r has the error of its dot, halved by the root, and four roundings: less than gamma(depth + 4). So has t, twice,
+     * with that of its own dot, of the products g, and two roundings; x r t has it once more. */
     double depth = dot_depth(D), *dw = doubles_of(dw0, D), *dw_size = magnitudes_of(dw0, D);
     for (size_t s = 0; s < T; s++) {
         double *dx = doubles_of(dx0 + s * ld, D), squares = 0, sum = 0;
-        ref_back_norm(dx, dw, doubles_of(dy + s * D, D), doubles_of(w, D), doubles_of(x + s * ld, D), 1, (int)D, (double)eps);
+        ref_back_norm(dx, dw, doubles_of(dy + s * D, D), doubles_of(w, D), doubles_of(x + s * ld, D), 1, (int)D,
+                      (double)eps);
         for (size_t d = 0; d < D; d++) {
             squares += pow((double)x[s * ld + d], 2);
             sum += fabs((double)(dy[s * D + d] * w[d] * x[s * ld + d]));
         }
         double r = 1 / sqrt(squares / (double)D + (double)eps);
         for (size_t d = 0; d < D; d++) {
-            double X = (double)x[s * ld + d], size = r * fabs((double)(dy[s * D + d] * w[d])) + r * r * r * fabs(X) / (double)D * sum * 1.001;
-            check_within(want_dx[s * ld + d], dx[d], rounding_gamma(4 * depth + 24) * (size + fabs((double)dx0[s * ld + d])), s, d);
+            double X = (double)x[s * ld + d],
+                   size = r * fabs((double)(dy[s * D + d] * w[d])) + r * r * r * fabs(X) / (double)D * sum * 1.001;
+            check_within(want_dx[s * ld + d], dx[d],
+                         rounding_gamma(4 * depth + 24) * (size + fabs((double)dx0[s * ld + d])), s, d);
             dw_size[d] += fabs((double)dy[s * D + d] * X * r);
         }
     }
@@ -176,7 +186,7 @@ TEST(gradients_of_rms_norm_are_those_of_their_header_bit_for_bit)
     check_norm(1, 1, &seed);
 }
 
-/* -- RoPE ------------------------------------------------------------------------------------------------------------- */
+/* -- RoPE ---------------------------------------------------------------------------------------------------------- */
 
 TEST(the_gradient_of_rope_turns_back)
 {
@@ -186,7 +196,8 @@ TEST(the_gradient_of_rope_turns_back)
                HEADS = 3,
                STRIDE = 13 };
         struct rope rope;
-        float angles[R], *dy = random_floats(HEADS * STRIDE, &seed), *dx = copy_of(dy, HEADS * STRIDE), *want = copy_of(dy, HEADS * STRIDE);
+        float angles[R], *dy = random_floats(HEADS * STRIDE, &seed), *dx = copy_of(dy, HEADS * STRIDE),
+                         *want = copy_of(dy, HEADS * STRIDE);
         rope_init(&rope, R, interleave, 10000.0, NULL);
         op_rope_angles(angles, &rope, 777);
         op_back_rope(dx, HEADS, STRIDE, angles, &rope);
@@ -212,7 +223,7 @@ TEST(the_gradient_of_rope_turns_back)
     }
 }
 
-/* -- embedding -------------------------------------------------------------------------------------------------------- */
+/* -- embedding ----------------------------------------------------------------------------------------------------- */
 
 TEST(gradients_of_the_embedding_are_added_token_by_token)
 {
@@ -244,7 +255,7 @@ TEST(gradients_of_the_embedding_are_added_token_by_token)
     check_rounded(want, dw, size, T, V * D);
 }
 
-/* -- cross entropy ---------------------------------------------------------------------------------------------------- */
+/* -- cross entropy ------------------------------------------------------------------------------------------------- */
 
 static void plain_entropy(double *loss, float *dz, const float *z, int32_t tok, float weight, size_t V)
 {
@@ -263,8 +274,9 @@ static void plain_entropy(double *loss, float *dz, const float *z, int32_t tok, 
         *loss = *loss + ((double)M + kernel_log((double)L) - (double)z[tok]);
 }
 
-/* Each difference z - m_b and m_b - M is rounded, which changes exp of it by as much as 2^-24 of the range, relatively; an exp has an error
- * of 2 roundings. So have the terms of L, with the additions of their block and one fma for each block; then a product and a quotient. */
+/* Each difference z - m_b and m_b - M is rounded, which changes exp of it by as much as 2^-24 of the range, relatively;
+ * an exp has an error of 2 roundings. So have the terms of L, with the additions of their block and one fma for each
+ * block; then a product and a quotient. */
 static double entropy_roundings(double range, size_t blocks) { return 2 * (2 * range + 4) + 20 + (double)blocks + 2; }
 
 static void check_entropy(size_t V, float spread, uint64_t *seed)
@@ -300,10 +312,12 @@ static void check_entropy(size_t V, float spread, uint64_t *seed)
         if (tok[s] < 0)
             continue;
         memset(exact, 0, V * sizeof *exact);
-        double *row = doubles_of(z + s * V, V), loss = ref_cross_entropy(exact, row, &tok[s], 1, (int)V, (double)weight);
+        double *row = doubles_of(z + s * V, V),
+               loss = ref_cross_entropy(exact, row, &tok[s], 1, (int)V, (double)weight);
         for (size_t v = 0; v < V; v++) { /* then the difference with 1, and the product */
             double p = exact[v] / (double)weight + (v == (size_t)tok[s]);
-            check_within(want[s * V + v], exact[v], (double)weight * (rounding_gamma(roundings) * p + rounding_gamma(2)) + 0x1p-140, s, v);
+            check_within(want[s * V + v], exact[v],
+                         (double)weight * (rounding_gamma(roundings) * p + rounding_gamma(2)) + 0x1p-140, s, v);
         }
         loss_of_rows += loss;
         bound += rounding_gamma(roundings);

@@ -1,6 +1,6 @@
-/* tests/ops/checkops_backward_losses.c -- the losses of draft rows that learn from the target, soft_cross_entropy and smooth_l1: the bits
- * of plain C code in the order of their headers, for every table, 1 to 3 threads and several cuts into micro-batches; and the
- * reference's formula in double, within a bound. */
+/* tests/ops/checkops_backward_losses.c -- the losses of draft rows that learn from the target, soft_cross_entropy and
+ * smooth_l1: the bits of plain C code in the order of their headers, for every table, 1 to 3 threads and several cuts
+ * into micro-batches; and the reference's formula in double, within a bound. */
 #include "tests/ops/checkops_backward.h"
 
 #include "ops/backward/cross_entropy.h"
@@ -10,7 +10,7 @@
 
 #define T STEP_TOKENS
 
-/* -- soft targets ----------------------------------------------------------------------------------------------------- */
+/* -- soft targets -------------------------------------------------------------------------------------------------- */
 
 /* q = softmax(z); returns log(sum exp(z)) */
 static double plain_softmax(float *q, const float *z, size_t V)
@@ -35,8 +35,8 @@ static int is_top(const float *x, size_t v, size_t K, size_t V)
     return better < K;
 }
 
-static void plain_soft(struct soft_sums *sums, float *dz, const float *z, const float *target, int32_t tok, const struct soft_terms *terms,
-                       float weight, size_t V)
+static void plain_soft(struct soft_sums *sums, float *dz, const float *z, const float *target, int32_t tok,
+                       const struct soft_terms *terms, float weight, size_t V)
 {
     static float q[1024], p[1024];
     struct soft_sums row = {0};
@@ -65,9 +65,9 @@ static void plain_soft(struct soft_sums *sums, float *dz, const float *z, const 
     sums->entropy = sums->entropy + row.entropy;
 }
 
-/* Of a softmax in f32: each difference z - m_b and m_b - M is rounded, which changes exp of it by as much as 2^-24 of the range, relatively; an exp
- * has an error of 2 roundings. So have the terms of L, with the additions of their block and one fma for each block; then a product and a
- * quotient. */
+/* Of a softmax in f32: each difference z - m_b and m_b - M is rounded, which changes exp of it by as much as 2^-24 of
+ * the range, relatively; an exp has an error of 2 roundings. So have the terms of L, with the additions of their block
+ * and one fma for each block; then a product and a quotient. */
 static double softmax_roundings(double range, size_t blocks) { return 2 * (2 * range + 4) + 20 + (double)blocks + 2; }
 
 static void check_sum(const char *name, double got, double want, double bound)
@@ -76,12 +76,15 @@ static void check_sum(const char *name, double got, double want, double bound)
         fail_msg("%s: the sum `%s` is %.17g, should be %.17g, bound %.2g", case_name, name, got, want, bound);
 }
 
-static void check_soft_with_formula(const float *dz, const struct soft_sums *sums, const float *z, const float *target, const int32_t *tok,
-                                    const struct soft_terms *terms, float weight, size_t V, double range)
+static void check_soft_with_formula(const float *dz, const struct soft_sums *sums, const float *z, const float *target,
+                                    const int32_t *tok, const struct soft_terms *terms, float weight, size_t V,
+                                    double range)
 {
-    const struct loss_terms exact_terms = {(double)terms->data, (double)terms->soft, (double)terms->top, 0, (int)terms->top_tokens};
+    const struct loss_terms exact_terms = {(double)terms->data, (double)terms->soft, (double)terms->top, 0,
+                                           (int)terms->top_tokens};
     struct reference_terms want = {0};
-    double gamma = rounding_gamma(softmax_roundings(range, (V + 255) / 256)), nats = 0, counted = 0, *exact = guarded(V * sizeof *exact);
+    double gamma = rounding_gamma(softmax_roundings(range, (V + 255) / 256)), nats = 0, counted = 0,
+           *exact = guarded(V * sizeof *exact);
     for (size_t s = 0; s < T; s++) {
         struct reference_terms row = {0};
         if (tok[s] < 0)
@@ -92,17 +95,19 @@ static void check_soft_with_formula(const float *dz, const struct soft_sums *sum
         double log_q = row.data + zs[tok[s]], log_p = plain_softmax(copy_of(target + s * V, V), target + s * V, V);
         double most = 1.001 * (exact_terms.data + exact_terms.soft + exact_terms.top); /* m */
         for (size_t v = 0; v < V; v++) {
-            /* q and p have errors of gamma. P adds K roundings at most; m, both products, two differences and the product with the weight
-             * have less than K + 8 */
+            /* q and p have errors of gamma. P adds K roundings at most; m, both products, two differences and the
+             * product with the weight have less than K + 8 */
             double q = exp(zs[v] - log_q), p = exp(ts[v] - log_p) * 1.001, K = (double)terms->top_tokens;
             double size = q * most + most * p + (v == (size_t)tok[s]) * exact_terms.data;
-            check_within(dz[s * V + v], exact[v], (double)weight * (2 * gamma + rounding_gamma(K + 8)) * size + 0x1p-140, s, v);
+            check_within(dz[s * V + v], exact[v],
+                         (double)weight * (2 * gamma + rounding_gamma(K + 8)) * size + 0x1p-140, s, v);
         }
         want.data += row.data;
         want.soft += row.soft;
         want.top += row.top;
         want.entropy += row.entropy;
-        /* log L has an error of gamma, and each p one of gamma p; what a p is multiplied with is at most 2 range + log V */
+        /* log L has an error of gamma, and each p one of gamma p; what a p is multiplied with is at most 2 range + log
+         * V */
         nats += gamma * (1 + 2 * range + log((double)V));
         counted += 2 * range + log((double)V);
         release_to(guard_count - 3);
@@ -116,7 +121,8 @@ static void check_soft_with_formula(const float *dz, const struct soft_sums *sum
 
 static void check_soft(size_t V, float spread, struct soft_terms terms, uint64_t *seed)
 {
-    float *z = random_floats(T * V, seed), *target = random_floats(T * V, seed), *want = guarded_floats(T * V), weight = (float)(0.3 / 61);
+    float *z = random_floats(T * V, seed), *target = random_floats(T * V, seed), *want = guarded_floats(T * V),
+          weight = (float)(0.3 / 61);
     struct soft_sums want_sums = {0};
     int32_t tok[T];
     for (size_t i = 0; i < T * V; i++) {
@@ -137,16 +143,18 @@ static void check_soft(size_t V, float spread, struct soft_terms terms, uint64_t
         FOR_EACH_MICRO_BATCH(cut, s, S)
         {
             struct op_ctx cx = context_of(k, threads, op_soft_cross_entropy_scratch(S, V, terms.top_tokens, threads));
-            op_soft_cross_entropy(&cx, &sums, dz + s * V, cut == 1 ? z + s * V : dz + s * V, target + s * V, tok + s, &terms, weight, S, V);
+            op_soft_cross_entropy(&cx, &sums, dz + s * V, cut == 1 ? z + s * V : dz + s * V, target + s * V, tok + s,
+                                  &terms, weight, S, V);
             assert_int_equal(cx.scratch_used, 0);
         }
         check_same_bits(dz, V, want, V, T, V);
         if (memcmp(&sums, &want_sums, sizeof sums))
-            fail_msg("%s: the sums are %a %a %a %a, should be %a %a %a %a", case_name, sums.data, sums.soft, sums.top, sums.entropy, want_sums.data,
-                     want_sums.soft, want_sums.top, want_sums.entropy);
+            fail_msg("%s: the sums are %a %a %a %a, should be %a %a %a %a", case_name, sums.data, sums.soft, sums.top,
+                     sums.entropy, want_sums.data, want_sums.soft, want_sums.top, want_sums.entropy);
         release_to(mark);
     }
-    CASE("soft targets of %zu, data %g, soft %g, top %g (%zu)", V, (double)terms.data, (double)terms.soft, (double)terms.top, terms.top_tokens);
+    CASE("soft targets of %zu, data %g, soft %g, top %g (%zu)", V, (double)terms.data, (double)terms.soft,
+         (double)terms.top, terms.top_tokens);
     check_soft_with_formula(want, &want_sums, z, target, tok, &terms, weight, V, 2 * (double)spread);
     release_to(0);
 }
@@ -164,7 +172,8 @@ TEST(without_soft_terms_the_gradient_is_that_of_cross_entropy)
 {
     uint64_t seed = 2;
     size_t V = 700;
-    float *z = random_floats(T * V, &seed), *target = random_floats(T * V, &seed), *dz = guarded_floats(T * V), *want = guarded_floats(T * V);
+    float *z = random_floats(T * V, &seed), *target = random_floats(T * V, &seed), *dz = guarded_floats(T * V),
+          *want = guarded_floats(T * V);
     struct soft_terms terms = {.data = 1, .top_tokens = 10};
     struct soft_sums sums = {0};
     double loss = 0;
@@ -177,14 +186,16 @@ TEST(without_soft_terms_the_gradient_is_that_of_cross_entropy)
     CASE("data alone");
     check_same_bits(dz, V, want, V, T, V);
     if (sums.data != loss || sums.top != 0)
-        fail_msg("the sum of the data is %a, op_cross_entropy says %a; the sum of the top is %g", sums.data, loss, sums.top);
+        fail_msg("the sum of the data is %a, op_cross_entropy says %a; the sum of the top is %g", sums.data, loss,
+                 sums.top);
 }
 
-/* -- features --------------------------------------------------------------------------------------------------------- */
+/* -- features ------------------------------------------------------------------------------------------------------ */
 
 static void check_features(size_t D, float spread, uint64_t *seed)
 {
-    float *x = random_floats(T * D, seed), *target = random_floats(T * D, seed), *dx0 = random_floats(T * D, seed), *want = copy_of(dx0, T * D);
+    float *x = random_floats(T * D, seed), *target = random_floats(T * D, seed), *dx0 = random_floats(T * D, seed),
+          *want = copy_of(dx0, T * D);
     float weight = (float)(0.7 / 60 / (double)D);
     double want_loss = 1.5, exact_loss = 0, bound = 0, *exact = doubles_of(dx0, T * D);
     int32_t tok[T];
@@ -198,11 +209,13 @@ static void check_features(size_t D, float spread, uint64_t *seed)
             double l = fabs((double)e) < 1 ? 0.5 * fabs((double)e) * fabs((double)e) : fabs((double)e) - 0.5;
             row = row + l;
             want[s * D + d] = want[s * D + d] + fmaxf(-1.0f, fminf(1.0f, e)) * weight;
-            bound += (2 * fabs((double)e) * fabs((double)e) + l) / (double)D; /* e is rounded: l changes by |e| 2^-24 min(1, |e|) */
+            bound += (2 * fabs((double)e) * fabs((double)e) + l) / (double)D; /* e is rounded: l changes by |e| 2^-24
+                                                                                 min(1, |e|) */
         }
         if (tok[s] >= 0) {
             want_loss = want_loss + row / (double)D;
-            exact_loss += ref_smooth_l1(exact + s * D, doubles_of(x + s * D, D), doubles_of(target + s * D, D), &tok[s], 1, (int)D, (double)weight * (double)D);
+            exact_loss += ref_smooth_l1(exact + s * D, doubles_of(x + s * D, D), doubles_of(target + s * D, D), &tok[s],
+                                        1, (int)D, (double)weight * (double)D);
             release_to(guard_count - 2);
         }
     }
@@ -225,7 +238,8 @@ static void check_features(size_t D, float spread, uint64_t *seed)
     CASE("smooth L1 of %zu", D);
     for (size_t i = 0; i < T * D; i++) /* e, the product, the sum */
         check_within(want[i], exact[i], rounding_gamma(3) * ((double)weight + fabs((double)dx0[i])), i / D, i % D);
-    check_sum("smooth L1", want_loss - 1.5, exact_loss, 0x1p-24 * bound + 0x1p-53 * (double)(T + D + 4) * (exact_loss + 1.5));
+    check_sum("smooth L1", want_loss - 1.5, exact_loss,
+              0x1p-24 * bound + 0x1p-53 * (double)(T + D + 4) * (exact_loss + 1.5));
     release_to(0);
 }
 

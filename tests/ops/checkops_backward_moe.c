@@ -1,6 +1,6 @@
-/* tests/ops/checkops_backward_moe.c -- the gradients of the feed-forward layer, of the sum of experts and of the router: the bits of plain C
- * code in the order of their headers, for every table, 1 to 3 threads and several cuts into micro-batches; and the reference's formulas
- * in double, within a bound. */
+/* tests/ops/checkops_backward_moe.c -- the gradients of the feed-forward layer, of the sum of experts and of the
+ * router: the bits of plain C code in the order of their headers, for every table, 1 to 3 threads and several cuts into
+ * micro-batches; and the reference's formulas in double, within a bound. */
 #include "tests/ops/checkops_backward.h"
 
 #include "ops/backward/linear.h"
@@ -19,9 +19,11 @@ struct layer {
 
 static struct layer random_layer(size_t d, size_t I, uint64_t *seed)
 {
-    struct layer l = {random_matrix(WEIGHT_F32, I, d, seed), random_matrix(WEIGHT_F32, I, d, seed), random_matrix(WEIGHT_F32, d, I, seed), {0}, {0}};
+    struct layer l = {random_matrix(WEIGHT_F32, I, d, seed), random_matrix(WEIGHT_F32, I, d, seed),
+                      random_matrix(WEIGHT_F32, d, I, seed), {0}, {0}};
     l.zero = (struct mlp_gradients){random_floats(I * d, seed), random_floats(I * d, seed), random_floats(d * I, seed)};
-    l.want = (struct mlp_gradients){copy_of(l.zero.gate, I * d), copy_of(l.zero.up, I * d), copy_of(l.zero.down, d * I)};
+    l.want = (struct mlp_gradients){copy_of(l.zero.gate, I * d), copy_of(l.zero.up, I * d),
+                                    copy_of(l.zero.down, d * I)};
     return l;
 }
 
@@ -37,11 +39,14 @@ static void check_gradients(const struct mlp_gradients *got, const struct mlp_gr
     check_same_bits(got->down, n, want->down, n, 1, n);
 }
 
-static struct mlp_weights views_of(const struct layer *l) { return (struct mlp_weights){&l->gate.view, &l->up.view, &l->down.view}; }
+static struct mlp_weights views_of(const struct layer *l)
+{
+    return (struct mlp_weights){&l->gate.view, &l->up.view, &l->down.view};
+}
 
 /* One row, in the order of mlp.h. gate and up become their gradients. c: NULL, or the weight of the row */
-static void plain_row(float *dx, const struct layer *l, float *dc, const float *dy, const float *x, float *gate, float *up, const float *c, size_t d,
-                      size_t I)
+static void plain_row(float *dx, const struct layer *l, float *dc, const float *dy, const float *x, float *gate,
+                      float *up, const float *c, size_t d, size_t I)
 {
     float h[512] = {0}, a[512];
     for (size_t i = 0; i < I; i++) {
@@ -76,18 +81,27 @@ struct mlp_case {
     size_t d, I;
 };
 
-/* The wanted values against the reference. A bound multiplies the number of roundings that a term meets, one after the other, with
- * the magnitudes of the terms: d for h, one for c, then 5 for du (exp counts as 2). dg has the factor f = 1 + g (1 - sigma): the error
- * of sigma, 4 roundings, makes one of at most 7 (1 + |g|) in f, so the magnitude of f is taken as 1 + |g|. */
-static void check_mlp_truth(const struct mlp_case *o, const float *dx, const float *dc, const float *dgate, const float *dup)
+/* The wanted values against the reference. A bound multiplies the number of roundings that a term meets, one after the
+ * other, with the magnitudes of the terms: d for h, one for c, then 5 for du (exp counts as 2). dg has the factor f = 1
+ * + g (1 - sigma): the error of sigma, 4 roundings, makes one of at most 7 (1 + |g|) in f, so the magnitude of f is
+ * taken as 1 + |g|. */
+static void check_mlp_truth(const struct mlp_case *o, const float *dx, const float *dc, const float *dgate,
+                            const float *dup)
 {
     size_t d = o->d, I = o->I, n = T * I;
-    double *w[3] = {doubles_of(o->l.gate.value, I * d), doubles_of(o->l.up.value, I * d), doubles_of(o->l.down.value, I * d)}, *dy = doubles_of(o->dy, T * d);
-    double *dw[3] = {doubles_of(o->l.zero.gate, I * d), doubles_of(o->l.zero.up, I * d), doubles_of(o->l.zero.down, I * d)};
-    double *size[3] = {magnitudes_of(o->l.zero.gate, I * d), magnitudes_of(o->l.zero.up, I * d), magnitudes_of(o->l.zero.down, I * d)};
-    double *a = guarded(n * sizeof *a), *da = guarded(n * sizeof *da), *da_size = guarded(n * sizeof *da), *y = guarded(d * sizeof *y), *dx_of = doubles_of(o->dx0, T * d);
-    double *g = doubles_of(o->gate, n), *u = doubles_of(o->up, n), *dg = guarded(n * sizeof *dg), *du = guarded(n * sizeof *du), *dx_size = magnitudes_of(o->dx0, T * d);
-    double *a_size = guarded(n * sizeof *a), *none = guarded(n * sizeof *none), *dyc = guarded(d * sizeof *y), *x = doubles_of(o->x, T * d);
+    double *w[3] = {doubles_of(o->l.gate.value, I * d), doubles_of(o->l.up.value, I * d),
+                    doubles_of(o->l.down.value, I * d)},
+           *dy = doubles_of(o->dy, T * d);
+    double *dw[3] = {doubles_of(o->l.zero.gate, I * d), doubles_of(o->l.zero.up, I * d),
+                     doubles_of(o->l.zero.down, I * d)};
+    double *size[3] = {magnitudes_of(o->l.zero.gate, I * d), magnitudes_of(o->l.zero.up, I * d),
+                       magnitudes_of(o->l.zero.down, I * d)};
+    double *a = guarded(n * sizeof *a), *da = guarded(n * sizeof *da), *da_size = guarded(n * sizeof *da),
+           *y = guarded(d * sizeof *y), *dx_of = doubles_of(o->dx0, T * d);
+    double *g = doubles_of(o->gate, n), *u = doubles_of(o->up, n), *dg = guarded(n * sizeof *dg),
+           *du = guarded(n * sizeof *du), *dx_size = magnitudes_of(o->dx0, T * d);
+    double *a_size = guarded(n * sizeof *a), *none = guarded(n * sizeof *none), *dyc = guarded(d * sizeof *y),
+           *x = doubles_of(o->x, T * d);
     memset(da, 0, n * sizeof *da);
     memset(da_size, 0, n * sizeof *da);
     memset(dg, 0, n * sizeof *dg);
@@ -126,8 +140,10 @@ static void check_mlp_truth(const struct mlp_case *o, const float *dx, const flo
     check_rounded(dup, du, du_size, (double)d + 1 + 5, n);
     ref_back_linear(dx_of, dw[0], dg, w[0], x, T, (int)I, (int)d);
     ref_back_linear(dx_of, dw[1], du, w[1], x, T, (int)I, (int)d);
-    ref_back_linear(dx_size, size[0], dg_size, magnitudes_of(o->l.gate.value, I * d), magnitudes_of(o->x, T * d), T, (int)I, (int)d);
-    ref_back_linear(dx_size, size[1], du_size, magnitudes_of(o->l.up.value, I * d), magnitudes_of(o->x, T * d), T, (int)I, (int)d);
+    ref_back_linear(dx_size, size[0], dg_size, magnitudes_of(o->l.gate.value, I * d), magnitudes_of(o->x, T * d), T,
+                    (int)I, (int)d);
+    ref_back_linear(dx_size, size[1], du_size, magnitudes_of(o->l.up.value, I * d), magnitudes_of(o->x, T * d), T,
+                    (int)I, (int)d);
     check_rounded(dx, dx_of, dx_size, 2 * (double)I + (double)d + 17, T * d);
     check_rounded(o->l.want.gate, dw[0], size[0], T + (double)d + 17, I * d);
     check_rounded(o->l.want.up, dw[1], size[1], T + (double)d + 6, I * d);
@@ -136,23 +152,28 @@ static void check_mlp_truth(const struct mlp_case *o, const float *dx, const flo
 
 static void check_mlp(size_t d, size_t I, int weighted, uint64_t *seed)
 {
-    struct mlp_case o = {random_layer(d, I, seed), random_floats(T * d, seed), random_floats(T * d, seed), random_floats(T * I, seed),
-                         random_floats(T * I, seed), weighted ? random_floats(T, seed) : NULL, random_floats(T * d, seed), d, I};
+    struct mlp_case o = {random_layer(d, I, seed), random_floats(T * d, seed), random_floats(T * d, seed),
+                         random_floats(T * I, seed), random_floats(T * I, seed),
+                         weighted ? random_floats(T, seed) : NULL, random_floats(T * d, seed), d, I};
     for (size_t i = 0; i < T * I; i++)
         o.gate[i] *= 9.0f;
-    float *want_dx = copy_of(o.dx0, T * d), *want_dc = guarded_floats(T), *dgate = copy_of(o.gate, T * I), *dup = copy_of(o.up, T * I);
+    float *want_dx = copy_of(o.dx0, T * d), *want_dc = guarded_floats(T), *dgate = copy_of(o.gate, T * I),
+          *dup = copy_of(o.up, T * I);
     for (size_t s = 0; s < T; s++)
-        plain_row(want_dx + s * d, &o.l, want_dc + s, o.dy + s * d, o.x + s * d, dgate + s * I, dup + s * I, o.c ? o.c + s : NULL, d, I);
+        plain_row(want_dx + s * d, &o.l, want_dc + s, o.dy + s * d, o.x + s * d, dgate + s * I, dup + s * I,
+                  o.c ? o.c + s : NULL, d, I);
     size_t mark = guard_count;
     struct mlp_weights w = views_of(&o.l);
     FOR_EACH_SETTING(k, threads, cut)
     {
         struct mlp_gradients grown = copy_of_gradients(&o.l.zero, I * d);
-        float *dx = copy_of(o.dx0, T * d), *gate = copy_of(o.gate, T * I), *up = copy_of(o.up, T * I), *dc = guarded_floats(T);
+        float *dx = copy_of(o.dx0, T * d), *gate = copy_of(o.gate, T * I), *up = copy_of(o.up, T * I),
+              *dc = guarded_floats(T);
         FOR_EACH_MICRO_BATCH(cut, s, S)
         {
             struct op_ctx cx = context_of(k, threads, op_back_mlp_scratch(S, I));
-            op_back_mlp(&cx, dx + s * d, &grown, o.c ? dc + s : NULL, o.dy + s * d, o.x + s * d, gate + s * I, up + s * I, o.c ? o.c + s : NULL, &w, S);
+            op_back_mlp(&cx, dx + s * d, &grown, o.c ? dc + s : NULL, o.dy + s * d, o.x + s * d, gate + s * I,
+                        up + s * I, o.c ? o.c + s : NULL, &w, S);
             assert_int_equal(cx.scratch_used, 0);
         }
         check_same_bits(dx, d, want_dx, d, T, d);
@@ -175,7 +196,7 @@ TEST(gradients_of_the_feed_forward_layer_are_those_of_their_header_bit_for_bit)
     check_mlp(3, 1, 1, &seed);
 }
 
-/* -- the sum of experts ---------------------------------------------------------------------------------------------- */
+/* -- the sum of experts -------------------------------------------------------------------------------------------- */
 
 enum { D = 48,
        I = 40,
@@ -204,7 +225,8 @@ TEST(gradients_of_experts_are_those_of_the_rows_that_chose_them)
     struct moe_weights w = {.experts = E, .chosen = X, .intermediate = I, .weights_of = expert_at};
     struct moe_gradients gradients = {gradients_at, NULL};
     int32_t chosen[T * X];
-    float *x = random_floats(T * D, &seed), *dy = random_floats(T * D, &seed), *c = random_floats(T * X, &seed), *dx0 = random_floats(T * D, &seed);
+    float *x = random_floats(T * D, &seed), *dy = random_floats(T * D, &seed), *c = random_floats(T * X, &seed),
+          *dx0 = random_floats(T * D, &seed);
     float *want_dx = copy_of(dx0, T * D), *want_dc = guarded_floats(T * X);
     for (size_t e = 0; e < E; e++)
         experts[e] = random_layer(D, I, &seed);
@@ -233,7 +255,8 @@ TEST(gradients_of_experts_are_those_of_the_rows_that_chose_them)
         FOR_EACH_MICRO_BATCH(cut, s, S)
         {
             struct op_ctx cx = context_of(k, threads, op_back_moe_scratch(S, D, I));
-            op_back_moe(&cx, dx + s * D, &gradients, dc + s * X, dy + s * D, x + s * D, chosen + s * X, c + s * X, &w, S);
+            op_back_moe(&cx, dx + s * D, &gradients, dc + s * X, dy + s * D, x + s * D, chosen + s * X, c + s * X, &w,
+                        S);
             assert_int_equal(cx.scratch_used, 0);
         }
         check_same_bits(dx, D, want_dx, D, T, D);
@@ -244,12 +267,13 @@ TEST(gradients_of_experts_are_those_of_the_rows_that_chose_them)
     }
 }
 
-/* -- the router ------------------------------------------------------------------------------------------------------- */
+/* -- the router ---------------------------------------------------------------------------------------------------- */
 
 static void plain_router(float *dx, const float *dc, const float *s, const int32_t *e, const struct router *r)
 {
     size_t chosen = r->chosen;
-    float ds[16], sum = 0.0f, mean = 0.0f, t = 0.0f, f = r->sigmoid || r->scale_softmax || !r->norm_topk_prob ? r->routed_scaling_factor : 1.0f;
+    float ds[16], sum = 0.0f, mean = 0.0f, t = 0.0f,
+                  f = r->sigmoid || r->scale_softmax || !r->norm_topk_prob ? r->routed_scaling_factor : 1.0f;
     for (size_t j = 0; j < chosen; j++)
         sum = sum + s[e[j]];
     float m = r->normaliser == 2 ? fmaxf(sum, 0x1p-14f) : r->normaliser ? sum + 1e-20f
@@ -266,12 +290,16 @@ static void plain_router(float *dx, const float *dc, const float *s, const int32
         dx[e[j]] = r->sigmoid ? (ds[j] * s[e[j]]) * (1.0f - s[e[j]]) : s[e[j]] * (ds[j] - t);
 }
 
-/* The scores have an error of `rho` roundings (4 with sigmoid: exp counts as 2, the sum, the quotient), their sum and m `chosen` more. */
-static void check_router_truth(const float *dx, const float *dc, const float *logits, const int32_t *e, const struct router *r, double range)
+/* The scores have an error of `rho` roundings (4 with sigmoid: exp counts as 2, the sum, the quotient), their sum and m
+ * `chosen` more. */
+static void check_router_truth(const float *dx, const float *dc, const float *logits, const int32_t *e,
+                               const struct router *r, double range)
 {
     struct reference_run run = {0};
-    struct config config = {.n_routed_experts = (int)r->experts, .num_experts_per_tok = (int)r->chosen, .norm_topk_prob = r->norm_topk_prob};
-    double *s = doubles_of(logits, r->experts), *ds = guarded(r->experts * sizeof *ds), *want = guarded(r->experts * sizeof *want), chosen[16], m = 0, mean = 0, t = 0;
+    struct config config = {.n_routed_experts = (int)r->experts, .num_experts_per_tok = (int)r->chosen,
+                            .norm_topk_prob = r->norm_topk_prob};
+    double *s = doubles_of(logits, r->experts), *ds = guarded(r->experts * sizeof *ds),
+           *want = guarded(r->experts * sizeof *want), chosen[16], m = 0, mean = 0, t = 0;
     config.routed_scaling_factor = (double)r->routed_scaling_factor;
     config.scoring_func = r->sigmoid ? SCORING_SIGMOID : SCORING_SOFTMAX;
     config.topk_method = r->scale_softmax ? TOPK_GROUP_LIMITED_TOP2 : TOPK_GREEDY;
@@ -289,26 +317,33 @@ static void check_router_truth(const float *dx, const float *dc, const float *lo
     m = r->normaliser == 2 ? fmax(m, 0x1p-14) : m;
     for (size_t j = 0; j < r->chosen; j++)
         mean += fabs((double)dc[j]) * s[e[j]] / m;
-    double rho = r->sigmoid ? 4 : 2 * (2 * range + 4) + 20 + (double)r->experts / 256 + 1 + 2, X_ = (double)r->chosen, f = ref_weight_factor(&config);
+    double rho = r->sigmoid ? 4 : 2 * (2 * range + 4) + 20 + (double)r->experts / 256 + 1 + 2, X_ = (double)r->chosen,
+           f = ref_weight_factor(&config);
     double size[512] = {0};
     for (size_t j = 0; j < r->chosen; j++) {
         size[e[j]] = r->norm_topk_prob ? f / m * (fabs((double)dc[j]) + mean) : f * fabs((double)dc[j]);
         t += s[e[j]] * size[e[j]];
     }
     for (size_t i = 0; i < r->experts; i++) /* sigmoid: 1 - s has the absolute error of s */
-        check_within(dx[i], want[i], rounding_gamma(6 * rho + 4 * X_ + 12) * s[i] * (r->sigmoid ? size[i] : size[i] + t) + 0x1p-140, 0, i);
+        check_within(dx[i], want[i],
+                     rounding_gamma(6 * rho + 4 * X_ + 12) * s[i] * (r->sigmoid ? size[i] : size[i] + t) + 0x1p-140, 0,
+                     i);
 }
 
 TEST(the_gradient_of_the_router_is_that_of_its_header_bit_for_bit)
 {
     uint64_t seed = 3;
     for (int variant = 0; variant < 24; variant++) {
-        struct router r = {.experts = variant % 2 ? 300 : 17, .chosen = variant % 2 ? 8 : 3, .sigmoid = variant / 2 % 2, .norm_topk_prob = variant / 4 % 2, .routed_scaling_factor = 2.5f, .normaliser = variant / 8, .scale_softmax = variant / 8 == 1};
+        struct router r = {.experts = variant % 2 ? 300 : 17, .chosen = variant % 2 ? 8 : 3, .sigmoid = variant / 2 % 2,
+                           .norm_topk_prob = variant / 4 % 2, .routed_scaling_factor = 2.5f, .normaliser = variant / 8,
+                           .scale_softmax = variant / 8 == 1};
         size_t n = r.experts, S = 9;
-        float *logits = random_floats(S * n, &seed), *dc = random_floats(S * r.chosen, &seed), *want = guarded_floats(S * n), *s = guarded_floats(n), few[2];
+        float *logits = random_floats(S * n, &seed), *dc = random_floats(S * r.chosen, &seed),
+              *want = guarded_floats(S * n), *s = guarded_floats(n), few[2];
         int32_t e[9 * 8];
         for (size_t i = 0; i < S * n; i++)
-            logits[i] = logits[i] * 3.0f - (variant / 8 == 2 ? 12.0f : 0.0f); /* -12: the sum of sigmoids is less than 2^-14 */
+            logits[i] = logits[i] * 3.0f - (variant / 8 == 2 ? 12.0f : 0.0f); /* -12: the sum of sigmoids is less than
+                                                                                 2^-14 */
         for (size_t i = 0; i < S * r.chosen; i++)
             e[i] = (int32_t)(i % r.chosen * (n / r.chosen) + random_below(&seed, n / r.chosen));
         CASE("router variant %d", variant);
@@ -344,7 +379,8 @@ TEST(the_bias_of_busy_experts_falls_and_that_of_idle_experts_rises)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(gradients_of_the_feed_forward_layer_are_those_of_their_header_bit_for_bit, release_all),
+        cmocka_unit_test_teardown(gradients_of_the_feed_forward_layer_are_those_of_their_header_bit_for_bit,
+                                  release_all),
         cmocka_unit_test_teardown(gradients_of_experts_are_those_of_the_rows_that_chose_them, release_all),
         cmocka_unit_test_teardown(the_gradient_of_the_router_is_that_of_its_header_bit_for_bit, release_all),
         cmocka_unit_test(the_bias_of_busy_experts_falls_and_that_of_idle_experts_rises),

@@ -1,6 +1,6 @@
-/* tests/ops/checkops_bf16.c -- precision bf16 at its edges: what is rounded how, weights too small for instructions that flush,
- * what is learnt of them, and who is never rounded. That whole operators keep their order in this precision is checked where
- * the operators are: checkops_linear.c, _moe.c, _attention.c. */
+/* tests/ops/checkops_bf16.c -- precision bf16 at its edges: what is rounded how, weights too small for instructions
+ * that flush, what is learnt of them, and who is never rounded. That whole operators keep their order in this precision
+ * is checked where the operators are: checkops_linear.c, _moe.c, _attention.c. */
 #include "tests/ops/checkops.h"
 
 #include "ops/linear.h"
@@ -38,15 +38,16 @@ static float *run_linear(const struct kernels *k, int threads, const float *x, c
     size_t N = w->view.rows, K = w->view.cols;
     struct op_ctx cx = context_of(k, threads, op_linear_scratch(S, K));
     float *y = guarded_floats(S * N);
-    CASE("linear N=%zu K=%zu S=%zu threads=%d %s%s%s", N, K, S, threads, k->name, k->variant ? " " : "", k->variant ? k->variant : "");
+    CASE("linear N=%zu K=%zu S=%zu threads=%d %s%s%s", N, K, S, threads, k->name, k->variant ? " " : "",
+         k->variant ? k->variant : "");
     op_linear(&cx, y, x, &w->view, S);
     return y;
 }
 
 /* Ties up and down, what becomes 0 and what does not, what becomes infinite, numbers that bf16 holds. */
-static const float edges[] = {0x1.01p0f,      0x1.03p0f,    -0x1.01p0f,   0x1.010002p0f, 0x1.00fffep0f,  0x1.fffffep5f, 0x1p-56f,
-                              0x1.fffffep-57f, 0x1.fep-57f,  0x1.ffp-57f,  0x1.fefffep-57f, -0x1p-57f,  0x1p-149f,     -0.0f,
-                              0.0f,           0x1p-40f,     -0x1.8p-50f,  0x1.fefffep127f, 0x1.aap3f,  -0x1.54p-3f};
+static const float edges[] = {0x1.01p0f, 0x1.03p0f, -0x1.01p0f, 0x1.010002p0f, 0x1.00fffep0f, 0x1.fffffep5f, 0x1p-56f,
+                              0x1.fffffep-57f, 0x1.fep-57f, 0x1.ffp-57f, 0x1.fefffep-57f, -0x1p-57f, 0x1p-149f, -0.0f,
+                              0.0f, 0x1p-40f, -0x1.8p-50f, 0x1.fefffep127f, 0x1.aap3f, -0x1.54p-3f};
 
 /* One number of x against 1 in a matrix of one column: the sum is the number that was taken. */
 TEST(linear_in_bf16_takes_the_nearest_number_ties_to_even_and_nothing_below_2_to_the_minus_56)
@@ -58,7 +59,8 @@ TEST(linear_in_bf16_takes_the_nearest_number_ties_to_even_and_nothing_below_2_to
         for (size_t i = 0; i < COUNT(edges); i++) {
             float taken;
             contract_x(&taken, &edges[i], 1);
-            check_same_bits(run_linear(k, 1, copy_of(&edges[i], 1), &w, 1), 1, &(float){taken + 0.0f}, 1, 1, 1); /* -0 + 0 */
+            /* -0 + 0 */
+            check_same_bits(run_linear(k, 1, copy_of(&edges[i], 1), &w, 1), 1, &(float){taken + 0.0f}, 1, 1, 1);
         }
     FOR_EACH_TABLE(k) {
         float x[3] = {NAN, 0x1.ffp127f, -INFINITY}, want[3] = {NAN, INFINITY, -INFINITY};
@@ -76,7 +78,8 @@ TEST(linear_in_bf16_keeps_the_bits_of_weights_however_small)
     size_t N = 70, K = 45;
     in_bf16 = 1;
     for (int tiny = 0; tiny < 2; tiny++) {
-        struct stored_matrix w = tiny ? matrix_of(mixed, COUNT(mixed), N, K) : matrix_of(ordinary, COUNT(ordinary), N, K);
+        struct stored_matrix w = tiny ? matrix_of(mixed, COUNT(mixed), N, K)
+                                      : matrix_of(ordinary, COUNT(ordinary), N, K);
         float *x = random_floats(40 * K, &seed);
         for (size_t i = 0; i < 40 * K; i++)
             x[i] *= i % 3 ? 0x1p-30f : 0x1p-54f;
@@ -88,14 +91,16 @@ TEST(linear_in_bf16_keeps_the_bits_of_weights_however_small)
         FOR_EACH_TABLE(k)
             for (size_t i = 0; i < COUNT(rows); i++)
                 for (size_t t = 0; t < COUNT(some_threads); t++) {
-                    check_same_bits(run_linear(k, some_threads[t], copy_of(x, rows[i] * K), &w, rows[i]), N, want, N, rows[i], N);
+                    check_same_bits(run_linear(k, some_threads[t], copy_of(x, rows[i] * K), &w, rows[i]), N, want, N,
+                                    rows[i], N);
                     release_to(mark);
                 }
         release_all(NULL);
     }
 }
 
-/* One tiny weight in one row. Whoever comes first, what is known is right, stays, and changes no bit for those who follow. */
+/* One tiny weight in one row. Whoever comes first, what is known is right, stays, and changes no bit for those who
+ * follow. */
 TEST(linear_in_bf16_learns_of_a_matrix_what_holds_for_all_its_rows)
 {
     uint64_t seed = 2;
@@ -116,7 +121,9 @@ TEST(linear_in_bf16_learns_of_a_matrix_what_holds_for_all_its_rows)
                 w.view.magnitudes = &known;
                 size_t mark = guard_count;
                 check_same_bits(run_linear(first, some_threads[t], x, &w, S), N, want, N, S, N);
-                int wanted = !first->learns_magnitudes ? MAGNITUDES_UNKNOWN : at ? MAGNITUDES_TINY : MAGNITUDES_ORDINARY;
+                int wanted = !first->learns_magnitudes ? MAGNITUDES_UNKNOWN
+                             : at ? MAGNITUDES_TINY
+                             : MAGNITUDES_ORDINARY;
                 if (known != wanted)
                     fail_msg("%s: known is %d, wanted %d", case_name, known, wanted);
                 FOR_EACH_TABLE(then)

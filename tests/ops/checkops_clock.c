@@ -1,5 +1,6 @@
-/* tests/ops/checkops_clock.c -- ops/clock.h: time goes to the part that was entered, and the time of tasks is told from waiting.
- * Tasks last at least as long as they say. A busy machine makes them longer, so each check has one side only, or holds for any time. */
+/* tests/ops/checkops_clock.c -- ops/clock.h: time goes to the part that was entered, and the time of tasks is told from
+ * waiting. Tasks last at least as long as they say. A busy machine makes them longer, so each check has one side only,
+ * or holds for any time. */
 #include "ops/crew.h"
 #include "ops/op.h"
 
@@ -93,7 +94,8 @@ TEST(a_region_too_small_for_two_threads_wakes_none)
     op_clock_start(&clock, 2, 0);
     op_parallel(&cx, TASKS, 1, task, &seconds);
     op_clock_next(&clock, 0);
-    assert_true(clock.part[0].busy >= TASKS * TASK && clock.part[0].seconds >= TASKS * TASK && clock.part[0].regions == 0);
+    assert_true(clock.part[0].busy >= TASKS * TASK && clock.part[0].seconds >= TASKS * TASK &&
+                clock.part[0].regions == 0);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
-/* tests/ops/checkops_crew.c -- ops/crew: every task of every job runs once, with its own job's function and argument, and what a
- * task wrote the leader reads, and what the leader wrote a task. Nothing here that tasks share is atomic, so that a race is
- * seen by ThreadSanitizer, for which this file is compiled once more with ops/crew.c and its plan alone (CREW_ALONE, tests.mk). */
+/* tests/ops/checkops_crew.c -- ops/crew: every task of every job runs once, with its own job's function and argument,
+ * and what a task wrote the leader reads, and what the leader wrote a task. Nothing here that tasks share is atomic, so
+ * that a race is seen by ThreadSanitizer, for which this file is compiled once more with ops/crew.c and its plan alone
+ * (CREW_ALONE, tests.mk). */
 #include "ops/crew.h"
 
 #ifdef CREW_ALONE
@@ -28,7 +29,7 @@
 #define PARTS 3
 static const int crew_sizes[] = {1, 2, 3, MOST_THREADS}; /* the last is more than the cores of many machines */
 
-/* ---- threads that stand by ---------------------------------------------------------------------------------------- */
+/* ---- threads that stand by --------------------------------------------------------------------------------------- */
 
 /* parts: 1, or those of a machine with as many memories, whose processors are none of this one's: nobody moves. */
 static struct crew *begin(int threads, int parts, int exact)
@@ -56,7 +57,7 @@ static struct crew *begin_all(int threads, int parts, int exact)
     return c;
 }
 
-/* ---- jobs --------------------------------------------------------------------------------------------------------- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
 #define MOST_TASKS 64
 
@@ -95,7 +96,8 @@ static void check_job(const struct job *j)
 {
     for (size_t t = 0; t < MOST_TASKS; t++) {
         if (j->times[t] != (t < j->tasks))
-            fail_msg("job %u of %zu tasks, %d threads: task %zu ran %u times", j->number, j->tasks, j->threads, t, j->times[t]);
+            fail_msg("job %u of %zu tasks, %d threads: task %zu ran %u times", j->number, j->tasks, j->threads, t,
+                     j->times[t]);
         if (t < j->tasks && (j->seen[t] != j->number || j->by[t] != j->number % 2))
             fail_msg("job %u: task %zu ran as function %u of job %u", j->number, t, j->by[t], j->seen[t]);
         if (t < j->tasks && (j->thread[t] < 0 || j->thread[t] >= j->threads))
@@ -103,15 +105,18 @@ static void check_job(const struct job *j)
     }
 }
 
-/* Jobs take turns with two places and two functions, so that one which is mixed up with the last or the next is seen. */
+/* Jobs take turns with two places and two functions, so that one which is mixed up with the last or the next is
+ * seen. */
 static void run_jobs(struct crew *c, uint32_t first, size_t count, size_t longest)
 {
     static struct job places[2]; /* not on the stack: a thread that is late must find them, to be seen */
     for (uint32_t n = first; n < first + count; n++) {
         struct job *j = &places[n / 3 % 2];
-        size_t tasks = n % 5 == 0 ? 1 : n % 11 == 0 ? 0 : 2 + n * 7 % (MOST_TASKS - 2); /* more than before, and fewer */
+        size_t tasks = n % 5 == 0 ? 1 : n % 11 == 0 ? 0 : 2 + n * 7 % (MOST_TASKS - 2); /* more than before, and
+                                                                                           fewer */
         *j = (struct job){.number = n, .tasks = tasks, .longest = longest, .threads = c->in_use};
-        size_t one = c->parts == 1 ? tasks : tasks * (n % 4) / 3, two = one + (tasks - one) * (n % 3) / 2; /* or empty */
+        /* or empty */
+        size_t one = c->parts == 1 ? tasks : tasks * (n % 4) / 3, two = one + (tasks - one) * (n % 3) / 2;
         crew_run(c, (const size_t[PARTS + 1]){0, one, two, tasks}, n % 2 ? odd : even, j);
         check_job(j);
     }
@@ -131,7 +136,7 @@ static void meet(void *arg, size_t task, int thread)
         usleep(10);
 }
 
-/* ---- tests -------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 TEST(every_task_of_thousands_of_short_jobs_runs_once)
 {
@@ -274,7 +279,8 @@ TEST(at_most_a_seventeenth_of_the_time_is_lost_to_waiting)
     assert_true(crew_rest(1.0, 3.0, 1.5, 2) >= 16.0);
 }
 
-/* A member works for t seconds and is then interrupted for w seconds. With n threads, it gains more than it costs if t > (n - 1) w. */
+/* A member works for t seconds and is then interrupted for w seconds. With n threads, it gains more than it costs if t
+ * > (n - 1) w. */
 TEST(a_member_that_gains_more_than_it_costs_is_not_left_out)
 {
     for (int n = 2; n <= 64; n *= 2) {

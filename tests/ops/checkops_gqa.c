@@ -1,5 +1,5 @@
-/* tests/ops/checkops_gqa.c -- ops/gqa.c: against the formula in double, and the same bits alone, among any rows, on any threads and
- * with every kernel table. */
+/* tests/ops/checkops_gqa.c -- ops/gqa.c: against the formula in double, and the same bits alone, among any rows, on any
+ * threads and with every kernel table. */
 #include "tests/ops/checkops.h"
 
 #include "ops/gqa.h"
@@ -14,7 +14,8 @@ struct gqa_case {
 
 static struct gqa_case random_case(size_t H, size_t G, size_t D, size_t S, size_t longest, uint64_t *seed)
 {
-    struct gqa_case c = {.a = {H, G, D, 2 * G * D + random_below(seed, 5), (float)(1 / sqrt((double)D))}, .S = S, .slots = longest + 3};
+    struct gqa_case c = {.a = {H, G, D, 2 * G * D + random_below(seed, 5), (float)(1 / sqrt((double)D))}, .S = S,
+                         .slots = longest + 3};
     c.cache = random_floats(c.slots * c.a.row, seed);
     c.q = random_floats(S * H * D, seed);
     c.slot_of = guarded(c.slots * sizeof *c.slot_of);
@@ -33,8 +34,9 @@ static void run(const struct gqa_case *c, const struct kernels *k, int threads, 
     assert_int_equal(cx.scratch_used, 0);
 }
 
-/* A score's error d_j is at most scale times that of its dot, and one rounding. All weights exp(s_j) / L then change by a factor
- * within exp(+-2 max d), and by the roundings of exp, of two sums and two products per block, and of the division. */
+/* A score's error d_j is at most scale times that of its dot, and one rounding. All weights exp(s_j) / L then change by
+ * a factor within exp(+-2 max d), and by the roundings of exp, of two sums and two products per block, and of the
+ * division. */
 static void check_head(const struct gqa_case *c, size_t s, size_t h, const float *y)
 {
     const struct gqa *a = &c->a;
@@ -43,7 +45,8 @@ static void check_head(const struct gqa_case *c, size_t s, size_t h, const float
     static double score[2048];
     double largest = -INFINITY, L = 0, error = 0;
     for (size_t j = 0; j < t->length; j++) {
-        const float *k = (const float *)t->rows + (size_t)t->slots[j] * a->row + g * a->dim, *q = c->q + (s * a->heads + h) * a->dim;
+        const float *k = (const float *)t->rows + (size_t)t->slots[j] * a->row + g * a->dim,
+                    *q = c->q + (s * a->heads + h) * a->dim;
         double dot = 0, size = 0;
         for (size_t i = 0; i < a->dim; i++) {
             dot += (double)q[i] * (double)k[i];
@@ -85,7 +88,8 @@ TEST(gqa_is_the_formula_and_its_rows_know_of_no_others)
                     check_head(&c, s, h, y + (s * H + h) * D);
             FOR_EACH_TABLE(k)
                 for (int threads = 1; threads <= 3; threads++) {
-                    CASE("%s, %d threads, H %zu, G %zu, D %zu, %zu rows over %zu", k->name, threads, H, G, D, S, lengths[l]);
+                    CASE("%s, %d threads, H %zu, G %zu, D %zu, %zu rows over %zu", k->name, threads, H, G, D, S,
+                         lengths[l]);
                     run(&c, k, threads, 0, S, other);
                     check_same_bits(other, H * D, y, H * D, S, H * D);
                     for (size_t s = 0; s < S; s++)

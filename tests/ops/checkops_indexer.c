@@ -1,5 +1,5 @@
-/* tests/ops/checkops_indexer.c -- ops/indexer.c: the bits of rule 9 in plain C, for any rows, threads and kernel table; the formula in
- * double; codes that are the nearest ones; and choices among scores that are equal or NaN. */
+/* tests/ops/checkops_indexer.c -- ops/indexer.c: the bits of rule 9 in plain C, for any rows, threads and kernel table;
+ * the formula in double; codes that are the nearest ones; and choices among scores that are equal or NaN. */
 #include "tests/ops/checkops.h"
 
 #include <stdlib.h>
@@ -125,7 +125,8 @@ struct seen_scores {
     size_t context, kept[64];
 };
 
-static void see(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers, size_t width)
+static void see(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
+                size_t width)
 {
     struct seen_scores *to = (struct seen_scores *)(void *)probe;
     assert_int_equal(count, 1);
@@ -139,8 +140,8 @@ static void see(struct op_probe *probe, const char *name, size_t first, size_t c
 }
 
 /* Runs the operator on rows [first, first + count). The probe may be NULL. */
-static void run(const struct index_case *c, const struct kernels *k, int threads, size_t first, size_t count, int32_t *kept,
-                struct seen_scores *scores)
+static void run(const struct index_case *c, const struct kernels *k, int threads, size_t first, size_t count,
+                int32_t *kept, struct seen_scores *scores)
 {
     size_t H = c->ix.heads, D = c->ix.dim, mark = guard_count;
     struct op_ctx cx = context_of(k, threads, op_index_scratch(count, c->context, threads));
@@ -201,7 +202,8 @@ static int earlier(const void *a, const void *b)
 static int ascending(const void *a, const void *b) { return *(const int32_t *)a < *(const int32_t *)b ? -1 : 1; }
 
 /* Compares the chosen tokens of query s with a sorted list of all tokens. */
-static void check_choice(const struct index_case *c, size_t s, const float *score, const int32_t *kept, const struct seen_scores *seen)
+static void check_choice(const struct index_case *c, size_t s, const float *score, const int32_t *kept,
+                         const struct seen_scores *seen)
 {
     size_t n = c->seen[s].length, K = c->ix.kept, mark = guard_count;
     if (n <= K)
@@ -217,7 +219,8 @@ static void check_choice(const struct index_case *c, size_t s, const float *scor
     qsort(order, K, sizeof *order, ascending);
     for (size_t i = 0; i < K; i++)
         if (kept[s * K + i] != order[i])
-            fail_msg("%s: query %zu of %zu tokens keeps token %d as number %zu, wanted %d", case_name, s, n, (int)kept[s * K + i], i, (int)order[i]);
+            fail_msg("%s: query %zu of %zu tokens keeps token %d as number %zu, wanted %d", case_name, s, n,
+                     (int)kept[s * K + i], i, (int)order[i]);
     release_to(mark);
 }
 
@@ -225,16 +228,19 @@ static void check_case(const struct index_case *c, const char *what)
 {
     size_t S = c->S, K = c->ix.kept;
     int32_t *kept = guarded(S * K * sizeof *kept), *other = guarded(S * K * sizeof *other);
-    float *score = guarded_floats(S * c->context), *margin = guarded_floats(S), *wanted = guarded_floats(S * c->context);
+    float *score = guarded_floats(S * c->context), *margin = guarded_floats(S),
+          *wanted = guarded_floats(S * c->context);
     struct seen_scores seen = {{see, 1}, score, margin, c->context, {0}};
     for (size_t s = 0; s < S; s++)
         contract_scores(c, s, wanted + s * c->context);
     FOR_EACH_TABLE(k)
         for (int threads = 1; threads <= 3; threads++) {
-            CASE("%s, %s, %d threads, H %zu, D %zu, %zu of %zu tokens", what, k->name, threads, c->ix.heads, c->ix.dim, K, c->context);
+            CASE("%s, %s, %d threads, H %zu, D %zu, %zu of %zu tokens", what, k->name, threads, c->ix.heads, c->ix.dim,
+                 K, c->context);
             run(c, k, threads, 0, S, kept, &seen);
             for (size_t s = 0; s < S; s++) {
-                check_same_bits(score + s * c->context, c->context, wanted + s * c->context, c->context, 1, c->seen[s].length);
+                check_same_bits(score + s * c->context, c->context, wanted + s * c->context, c->context, 1,
+                                c->seen[s].length);
                 check_choice(c, s, wanted + s * c->context, kept, &seen);
                 assert_int_equal(seen.kept[s], c->seen[s].length < K ? c->seen[s].length : K);
                 if (threads == 1)
@@ -247,9 +253,12 @@ static void check_case(const struct index_case *c, const char *what)
 
 TEST(indexer_is_rule_9_bit_for_bit)
 {
-    static const struct indexer kinds[] = {{.heads = 1, .dim = 32, .hadamard = 1, .codes = 1}, {.heads = 3, .dim = 64, .hadamard = 1, .codes = 1},
-                                           {.heads = 4, .dim = 128, .codes = 1, .highest = 1}, {.heads = 17, .dim = 128, .hadamard = 1, .codes = 1},
-                                           {.heads = 3, .dim = 64, .hadamard = 1, .bf16_weights = 1}, {.heads = 4, .dim = 128, .bf16_scores = 1},
+    static const struct indexer kinds[] = {{.heads = 1, .dim = 32, .hadamard = 1, .codes = 1},
+                                           {.heads = 3, .dim = 64, .hadamard = 1, .codes = 1},
+                                           {.heads = 4, .dim = 128, .codes = 1, .highest = 1},
+                                           {.heads = 17, .dim = 128, .hadamard = 1, .codes = 1},
+                                           {.heads = 3, .dim = 64, .hadamard = 1, .bf16_weights = 1},
+                                           {.heads = 4, .dim = 128, .bf16_scores = 1},
                                            {.heads = 130, .dim = 32, .codes = 1}};
     static const size_t lengths[][2] = {{1, 1}, {5, 4}, {255, 7}, {256, 255}, {300, 256}, {700, 33}}; /* tokens; kept */
     uint64_t seed = 9;
@@ -263,12 +272,14 @@ TEST(indexer_is_rule_9_bit_for_bit)
         }
 }
 
-/* Without any weight all scores are 0, so the earliest tokens are kept. Weights below 0 make many scores equal to 0; if they
- * are tiny, others become -0. The numbers of the last two queries are far below 1e-4, so their codes are subnormal. */
+/* Without any weight all scores are 0, so the earliest tokens are kept. Weights below 0 make many scores equal to 0; if
+ * they are tiny, others become -0. The numbers of the last two queries are far below 1e-4, so their codes are
+ * subnormal. */
 TEST(equal_scores_keep_the_earliest_tokens)
 {
     uint64_t seed = 10;
-    struct index_case c = random_case((struct indexer){.heads = 2, .dim = 64, .kept = 40, .hadamard = 1, .codes = 1}, 4, 600, &seed);
+    struct index_case c = random_case((struct indexer){.heads = 2, .dim = 64, .kept = 40, .hadamard = 1, .codes = 1}, 4,
+                                      600, &seed);
     for (size_t i = 0; i < c.S * 2; i++)
         c.w[i] = i < 2 ? 0.0f : i < 4 ? -0.5f : i < 6 ? -7e-38f : 1.0f;
     for (size_t i = 4 * 64; i < 8 * 64; i++)
@@ -288,7 +299,8 @@ TEST(equal_scores_keep_the_earliest_tokens)
 TEST(numbers_that_are_not_finite_come_last)
 {
     uint64_t seed = 11;
-    struct index_case c = random_case((struct indexer){.heads = 2, .dim = 64, .kept = 40, .hadamard = 1, .codes = 1}, 1, 50, &seed);
+    struct index_case c = random_case((struct indexer){.heads = 2, .dim = 64, .kept = 40, .hadamard = 1, .codes = 1}, 1,
+                                      50, &seed);
     float bad[64], wanted[50], *score = guarded_floats(50), *margin = guarded_floats(1);
     struct seen_scores seen = {{see, 1}, score, margin, c.context, {0}};
     int32_t *kept = guarded(c.ix.kept * sizeof *kept);

@@ -485,7 +485,8 @@ static void gathered_rows_have_the_scale_of_their_matrix(void **state)
         float want[64], have[64];
         for (size_t i = 0; i < sizeof data; i++)
             data[i] = (unsigned char)(next_random(&seed) % 120);
-        struct weight_view w = {.type = types[t], .data = data, .rows = 3, .cols = 64, .stride = 64, .tensor_scale = 1.375f, .divides = (int)t == 0};
+        struct weight_view w = {.type = types[t], .data = data, .rows = 3, .cols = 64, .stride = 64,
+                                .tensor_scale = 1.375f, .divides = (int)t == 0};
         struct weight_view copy = weight_gather(copied, &w, rows, COUNT(rows), 0);
         for (size_t i = 0; i < COUNT(rows); i++) {
             decode_weights(want, &w, (size_t)rows[i], 0, 64);

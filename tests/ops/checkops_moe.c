@@ -355,8 +355,8 @@ TEST(moe_leaves_experts_without_rows_alone)
     }
 }
 
-/* Expert 3's up_proj has a weight of 2^-60. It is known for it, the others for what they are, and expert 4, which nobody
- * chose, not at all; only kernels that look say so. Then other kernels come, and those again. */
+/* Expert 3's up_proj has a weight of 2^-60. It is known for it, the others for what they are, and expert 4, which
+ * nobody chose, not at all; only kernels that look say so. Then other kernels come, and those again. */
 TEST(moe_in_bf16_learns_which_matrix_has_a_tiny_weight)
 {
     static const uint16_t tiny = (127 - 60) << 7;
@@ -369,7 +369,8 @@ TEST(moe_in_bf16_learns_which_matrix_has_a_tiny_weight)
         struct mixture *m = random_mixture(NEVER_4, S, 3, d, 37, 50, &seed);
         unsigned char known[EXPERTS + 1][3] = {{0}};
         struct stored_matrix *up = &m->layers[3].up;
-        memcpy((unsigned char *)(uintptr_t)up->view.data + (17 * up->view.stride + 8) * sizeof tiny, &tiny, sizeof tiny);
+        memcpy((unsigned char *)(uintptr_t)up->view.data + (17 * up->view.stride + 8) * sizeof tiny, &tiny,
+               sizeof tiny);
         up->value[17 * d + 8] = 0x1p-60f;
         for (size_t e = 0; e <= EXPERTS; e++) {
             struct layer *l = e < EXPERTS ? &m->layers[e] : &m->shared;
@@ -388,7 +389,8 @@ TEST(moe_in_bf16_learns_which_matrix_has_a_tiny_weight)
                                  : e == 3 && i == 1              ? MAGNITUDES_TINY
                                                                  : MAGNITUDES_ORDINARY;
                     if (known[e][i] != wanted)
-                        fail_msg("%s: of matrix %zu of expert %zu it is known %d, wanted %d", case_name, i, e, known[e][i], wanted);
+                        fail_msg("%s: of matrix %zu of expert %zu it is known %d, wanted %d", case_name, i, e,
+                                 known[e][i], wanted);
                 }
         }
         FOR_EACH_TABLE(other)
@@ -397,7 +399,8 @@ TEST(moe_in_bf16_learns_which_matrix_has_a_tiny_weight)
         release_all(NULL);
     }
     if (!learns)
-        printf("skipped: that a matrix is known for its tiny weight: this CPU has no kernel that looks, which AVX512-BF16 wants\n");
+        printf("skipped: that a matrix is known for its tiny weight: this CPU has no kernel that looks, which "
+               "AVX512-BF16 wants\n");
 }
 
 /* A row that overflowed, or was routed by NaN, is its own affair. */

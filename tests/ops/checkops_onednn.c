@@ -1,5 +1,5 @@
-/* tests/ops/checkops_onednn.c -- ops/onednn: the numbers of a linear layer, though not its bits; rows at any distance, shapes
- * prepared or not, on as many threads as were asked for. Skipped where oneDNN is not.
+/* tests/ops/checkops_onednn.c -- ops/onednn: the numbers of a linear layer, though not its bits; rows at any distance,
+ * shapes prepared or not, on as many threads as were asked for. Skipped where oneDNN is not.
  *     checkops_onednn [--quick]    --quick: without what takes minutes under an emulator */
 #include "ops/linear.h"
 #include "ops/onednn.h"
@@ -88,7 +88,8 @@ TEST(numbers_are_those_of_a_linear_layer)
             for (size_t r = 0; r < COUNT(some_rows); r++)
                 for (size_t apart = 0; apart < 2; apart++) {
                     size_t mark = guard_count, S = some_rows[r], N = shapes[k][0], K = shapes[k][1], gap = 16 * apart;
-                    struct onednn_shape s = {S, N, K, K + gap, K + gap, N + gap, (enum onednn_type)type, (enum onednn_type)type};
+                    struct onednn_shape s = {S, N, K, K + gap, K + gap, N + gap, (enum onednn_type)type,
+                                             (enum onednn_type)type};
                     CASE("%s, %zu rows, [%zu,%zu], %zu apart", type ? "bf16" : "f32", S, N, K, gap);
                     check_shape(o, &s);
                     release_to(mark);
@@ -111,7 +112,8 @@ TEST(a_prepared_shape_is_found_again_among_others)
     onednn_close(o);
 }
 
-/* oneDNN's sums may depend on how many rows of W a call has: op_linear gives each call the same ones on any number of threads. */
+/* oneDNN's sums may depend on how many rows of W a call has: op_linear gives each call the same ones on any number of
+ * threads. */
 TEST(a_linear_layer_has_the_same_bits_on_any_number_of_threads)
 {
     enum { THREADS = 5, N = 1056, K = 160 };
@@ -128,8 +130,8 @@ TEST(a_linear_layer_has_the_same_bits_on_any_number_of_threads)
                                     .data = random_numbers(N * K, (enum onednn_type)type, &seed)};
             size_t room = op_linear_scratch(S, K);
             for (int threads = 1; threads <= THREADS; threads++) {
-                struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = threads, .thread_cost = 1, .bf16 = (int)type, .onednn = lanes,
-                                    .scratch_size = room};
+                struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = threads, .thread_cost = 1,
+                                    .bf16 = (int)type, .onednn = lanes, .scratch_size = room};
                 cx.scratch = guarded(room);
                 CASE("%s, %zu rows, %d threads", type ? "bf16" : "f32", S, threads);
                 op_linear(&cx, threads > 1 ? y : first, x, &w, S);
@@ -137,7 +139,8 @@ TEST(a_linear_layer_has_the_same_bits_on_any_number_of_threads)
                     assert_null(onednn_failure(lanes[i]));
                 for (size_t i = 0; i < S * N && threads > 1; i++)
                     if (bits_of(y[i]) != bits_of(first[i]))
-                        fail_msg("%s: number %zu is %.9g, on one thread %.9g", case_name, i, (double)y[i], (double)first[i]);
+                        fail_msg("%s: number %zu is %.9g, on one thread %.9g", case_name, i, (double)y[i],
+                                 (double)first[i]);
             }
             release_to(mark);
         }
@@ -191,7 +194,8 @@ TEST(a_primitive_runs_on_any_thread)
     for (size_t S = 1; S <= 64; S *= 4) {
         pthread_t thread;
         struct onednn_shape s = {S, 100, 300, 300, 300, 100, ONEDNN_F32, ONEDNN_F32};
-        struct elsewhere e = {o, guarded_floats(S * 100), random_floats(S * 300, &seed), random_floats(100 * 300, &seed), s, NULL};
+        struct elsewhere e = {o, guarded_floats(S * 100), random_floats(S * 300, &seed),
+                              random_floats(100 * 300, &seed), s, NULL};
         float *here = guarded_floats(S * 100);
         assert_null(onednn_linear(o, here, e.x, e.w, &s));
         assert_int_equal(pthread_create(&thread, NULL, run_elsewhere, &e), 0);
@@ -206,7 +210,8 @@ TEST(a_failure_is_kept_until_it_is_asked_for)
 {
     struct onednn *o = open_or_skip(1);
     float x = 1, y;
-    struct onednn_shape bad = {1, 1, 1, 1, 1, 1, ONEDNN_F32, ONEDNN_BF16}, good = {1, 1, 1, 1, 1, 1, ONEDNN_F32, ONEDNN_F32};
+    struct onednn_shape bad = {1, 1, 1, 1, 1, 1, ONEDNN_F32, ONEDNN_BF16},
+                        good = {1, 1, 1, 1, 1, 1, ONEDNN_F32, ONEDNN_F32};
     assert_null(onednn_failure(o));
     assert_non_null(onednn_linear(o, &y, &x, &x, &bad));
     assert_null(onednn_linear(o, &y, &x, &x, &good));

@@ -1,5 +1,5 @@
-/* tests/ops/checkops_pace.c -- ops/pace.h against invented machines: how many threads it settles on, and what trying costs. No
- * clock is read. */
+/* tests/ops/checkops_pace.c -- ops/pace.h against invented machines: how many threads it settles on, and what trying
+ * costs. No clock is read. */
 #include "ops/pace.h"
 
 #include <setjmp.h>
@@ -43,14 +43,16 @@ static int settled(struct machine m, int threads)
 TEST(long_passes_take_all_threads)
 {
     assert_int_equal(settled((struct machine){.work = 0.070, .limit = 16}, 16), 16);
-    assert_int_equal(settled((struct machine){.work = 0.070, .limit = 2}, 16), 16); /* it is not known how busy memory is */
+    assert_int_equal(settled((struct machine){.work = 0.070, .limit = 2}, 16), 16); /* it is not known how busy memory
+                                                                                       is */
     assert_int_equal(settled((struct machine){.work = 0.010, .fixed = 0.008, .limit = 8}, 8), 8);
 }
 
 TEST(short_passes_take_threads_that_pay)
 {
     assert_int_equal(settled((struct machine){.work = 300e-6, .limit = 2}, 2), 2);
-    assert_int_equal(settled((struct machine){.work = 300e-6, .fixed = 150e-6, .limit = 2}, 2), 1); /* 1.33 times as fast */
+    /* 1.33 times as fast */
+    assert_int_equal(settled((struct machine){.work = 300e-6, .fixed = 150e-6, .limit = 2}, 2), 1);
     assert_int_equal(settled((struct machine){.work = 300e-6, .fixed = 80e-6, .limit = 2}, 2), 2);  /* 1.58 times */
     assert_int_equal(settled((struct machine){.work = 300e-6, .fixed = 300e-6, .limit = 2}, 2), 1);
     assert_int_equal(settled((struct machine){.work = 300e-6, .limit = 4}, 16), 4);
@@ -78,7 +80,8 @@ TEST(interruptions_do_not_decide)
 TEST(passes_of_many_rows_are_judged_for_themselves)
 {
     struct pace p;
-    struct machine poor = {.work = 300e-6, .limit = 1}, good = {.work = 900e-6, .limit = 2}, heavy = {.work = 0.02, .limit = 2};
+    struct machine poor = {.work = 300e-6, .limit = 1}, good = {.work = 900e-6, .limit = 2},
+                   heavy = {.work = 0.02, .limit = 2};
     pace_open(&p, 2);
     assert_int_equal(settle(&p, &poor, 1, 100), 1);
     assert_int_equal(settle(&p, &good, 4, 100), 2);

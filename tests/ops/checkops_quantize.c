@@ -1,5 +1,6 @@
-/* tests/ops/checkops_quantize.c -- blocks of Q8_0 and Q4_0 against the rules of ops/quantize.h, said again in double, rounding by
- * rounding. The same bytes as ggml's own functions were seen once, by hand; here the rule stands for them. */
+/* tests/ops/checkops_quantize.c -- blocks of Q8_0 and Q4_0 against the rules of ops/quantize.h, said again in double,
+ * rounding by rounding. The same bytes as ggml's own functions were seen once, by hand; here the rule stands for
+ * them. */
 #include "tests/ops/checkops.h"
 
 #include "ops/quantize.h"
@@ -46,8 +47,8 @@ static void check_q8_0(const float *w)
     for (int i = 0; i < SIZE; i++) {
         int want = (int)round((double)fl32((double)w[i] * (double)id));
         if ((int8_t)block[2 + i] != want)
-            fail_msg("%s: Q8_0 of %a, scale %a, is %d, should be %d", case_name, (double)w[i], (double)d, (int8_t)block[2 + i],
-                     want);
+            fail_msg("%s: Q8_0 of %a, scale %a, is %d, should be %d", case_name, (double)w[i], (double)d,
+                     (int8_t)block[2 + i], want);
     }
 }
 

@@ -1,5 +1,5 @@
-/* tests/ops/checkops_quantized.c -- operators on quantized matrices, alone and beside others: the bits are those of the scalar
- * kernels, row by row (checkasm holds those to the formats' definitions). */
+/* tests/ops/checkops_quantized.c -- operators on quantized matrices, alone and beside others: the bits are those of the
+ * scalar kernels, row by row (checkasm holds those to the formats' definitions). */
 #include "tests/ops/checkops.h"
 #include "tests/support/turn.h"
 
@@ -19,7 +19,8 @@ static uint16_t random_half(uint64_t *seed)
                       random_below(seed, 2) << 15);
 }
 
-static struct weight_view random_quantized(enum weight_type type, enum how how, size_t rows, size_t cols, uint64_t *seed)
+static struct weight_view random_quantized(enum weight_type type, enum how how, size_t rows, size_t cols,
+                                           uint64_t *seed)
 {
     const struct quantized_format *f = quantized_format(type);
     size_t blocks = rows * cols / f->numbers;
@@ -67,8 +68,8 @@ static void scalar_linear(float *y, const float *x, const struct weight_view *w)
 static const struct mix {
     enum weight_type type;
     enum how how;
-} mixes[] = {{WEIGHT_Q8_0, PANELS}, {WEIGHT_Q4_0, PANELS}, {WEIGHT_Q8_0, BLOCKS}, {WEIGHT_Q4_K, BLOCKS}, {WEIGHT_Q6_K, BLOCKS},
-             {WEIGHT_Q5_K, BLOCKS}, {WEIGHT_BF16, DENSE}, {WEIGHT_F32, DENSE}};
+} mixes[] = {{WEIGHT_Q8_0, PANELS}, {WEIGHT_Q4_0, PANELS}, {WEIGHT_Q8_0, BLOCKS}, {WEIGHT_Q4_K, BLOCKS},
+             {WEIGHT_Q6_K, BLOCKS}, {WEIGHT_Q5_K, BLOCKS}, {WEIGHT_BF16, DENSE}, {WEIGHT_F32, DENSE}};
 
 TEST(layers_of_one_x_take_it_each_in_its_own_form)
 {
@@ -106,7 +107,8 @@ TEST(a_view_of_some_rows_has_their_bits)
     for (size_t m = 0; m < COUNT(mixes); m++)
         FOR_EACH_TABLE(k) {
             size_t K = 512, N = 90, first = 21, count = 40, S = 3;
-            struct weight_view all = random_view(mixes[m].type, mixes[m].how, N, K, &seed), some = weight_rows(&all, first, count);
+            struct weight_view all = random_view(mixes[m].type, mixes[m].how, N, K, &seed),
+                               some = weight_rows(&all, first, count);
             float *x = random_floats(S * K, &seed), *y = guarded_floats(S * count), want[90];
             struct op_ctx cx = context_of(k, 2, op_linear_scratch(S, K));
             CASE("rows of mix %zu, %s", m, k->name);
@@ -160,7 +162,8 @@ TEST(experts_of_any_types_give_the_bits_of_each_alone)
                     e.of[j] = random_mlp(e.w[j], m + j, d, i, &seed);
                 struct moe_weights w = {3, chosen, i, weights_of, &e, m % 2 ? &shared : NULL};
                 int32_t *expert = guarded(S * chosen * sizeof *expert);
-                float *weight = random_floats(S * chosen, &seed), *x = random_floats(S * d, &seed), *y = guarded_floats(S * d);
+                float *weight = random_floats(S * chosen, &seed), *x = random_floats(S * d, &seed),
+                      *y = guarded_floats(S * d);
                 for (size_t s = 0; s < S; s++) {
                     int32_t out = (int32_t)random_below(&seed, 3);
                     expert[s * chosen] = out == 0;
@@ -187,8 +190,8 @@ TEST(experts_of_any_types_give_the_bits_of_each_alone)
 
 /* ---- attention ----
  *
- * With W_uk the unit matrix, q_abs is q_nope itself, and with W_uv the unit matrix y is o: so what stands between the two
- * can be had from the operator, and the quantized products before and after it from the scalar kernels. */
+ * With W_uk the unit matrix, q_abs is q_nope itself, and with W_uv the unit matrix y is o: so what stands between the
+ * two can be had from the operator, and the quantized products before and after it from the scalar kernels. */
 
 static struct weight_view unit_matrices(size_t count, size_t n)
 {
@@ -199,8 +202,8 @@ static struct weight_view unit_matrices(size_t count, size_t n)
     return (struct weight_view){.type = WEIGHT_F32, .data = data, .rows = count * n, .cols = n, .stride = n};
 }
 
-static float *run(const struct kernels *k, int threads, const struct attention *a, const float *q, const struct timeline *seen,
-                  size_t S, size_t context)
+static float *run(const struct kernels *k, int threads, const struct attention *a, const float *q,
+                  const struct timeline *seen, size_t S, size_t context)
 {
     struct op_ctx cx = context_of(k, threads, op_attention_scratch(a, S, context, threads));
     float *y = guarded_floats(S * a->heads * a->value);
@@ -263,7 +266,8 @@ static void expanded_head(float *y, const struct attention *a, const float *q, c
 {
     enum { MOST = 320, WIDTH = 128 };
     static float w_uk[WIDTH][WIDTH], value[MOST][WIDTH];
-    size_t N = a->nope, C = a->latent, R = a->rope, V = a->value, row = packed_length(C + R), blocks = (t->length + 255) / 256;
+    size_t N = a->nope, C = a->latent, R = a->rope, V = a->value, row = packed_length(C + R),
+           blocks = (t->length + 255) / 256;
     struct weight_view w_uv = weight_rows(&a->w_uv, h * a->uv_stride, V);
     float natural[WIDTH], key[WIDTH], score[MOST], m[2], l[2], M = -INFINITY, L = 0.0f;
     for (size_t c = 0; c < C; c++)
@@ -286,7 +290,8 @@ static void expanded_head(float *y, const struct attention *a, const float *q, c
         scalar_linear(value[j], natural, &w_uv);
     }
     for (size_t b = 0; b < blocks; b++) {
-        m[b] = contract_softmax_block(score + 256 * b, score + 256 * b, t->length - 256 * b < 256 ? t->length - 256 * b : 256, &l[b]);
+        m[b] = contract_softmax_block(score + 256 * b, score + 256 * b,
+                                      t->length - 256 * b < 256 ? t->length - 256 * b : 256, &l[b]);
         M = m[b] > M ? m[b] : M;
     }
     memset(y, 0, V * sizeof *y);
@@ -308,15 +313,18 @@ TEST(expanded_attention_decodes_quantized_keys)
 {
     uint64_t seed = 5;
     enum { H = 3, N = 64, R = 32, V = 48, C = 96, LONG = 300, S = 5 };
-    static const struct mix keys[] = {{WEIGHT_Q8_0, PANELS}, {WEIGHT_Q4_0, PANELS}, {WEIGHT_Q5_1, BLOCKS}, {WEIGHT_Q4_0, BLOCKS}},
-                            vals[] = {{WEIGHT_Q4_0, PANELS}, {WEIGHT_Q8_0, BLOCKS}, {WEIGHT_Q5_1, BLOCKS}, {WEIGHT_F16, DENSE}};
+    static const struct mix keys[] = {{WEIGHT_Q8_0, PANELS}, {WEIGHT_Q4_0, PANELS}, {WEIGHT_Q5_1, BLOCKS},
+                                      {WEIGHT_Q4_0, BLOCKS}},
+                            vals[] = {{WEIGHT_Q4_0, PANELS}, {WEIGHT_Q8_0, BLOCKS}, {WEIGHT_Q5_1, BLOCKS},
+                                      {WEIGHT_F16, DENSE}};
     for (size_t i = 0; i < COUNT(keys); i++) {
         size_t width = packed_length(C + R);
         struct attention a = {.heads = H, .nope = N, .rope = R, .value = V, .latent = C, .scale = 0.01f,
                               .uk_stride = C, .uv_stride = V, .uk_transposed = 1};
         a.w_uk = random_view(keys[i].type, keys[i].how, H * C, N, &seed);
         a.w_uv = random_view(vals[i].type, vals[i].how, H * V, C, &seed);
-        float *rows = random_floats(LONG * width, &seed), *q = random_floats(S * H * (N + R), &seed), *want = guarded_floats(S * H * V);
+        float *rows = random_floats(LONG * width, &seed), *q = random_floats(S * H * (N + R), &seed),
+              *want = guarded_floats(S * H * V);
         int32_t *slots = guarded(LONG * sizeof *slots);
         struct timeline *seen = guarded(S * sizeof *seen);
         for (size_t j = 0; j < LONG; j++)

@@ -1,4 +1,5 @@
-/* tests/ops/checkops_ranks.c -- shares of ranks, and op_gather: whatever room there is for exchanges, each rank gets every byte of the others. */
+/* tests/ops/checkops_ranks.c -- shares of ranks, and op_gather: whatever room there is for exchanges, each rank gets
+ * every byte of the others. */
 #include "tests/ops/checkops.h"
 
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 
 /* ---- exchanges of ranks that run one after the other ----
  *
- * What a rank sends does not depend on what it gets. So each rank runs twice: first its bytes are written down, then it gets those of all. */
+ * What a rank sends does not depend on what it gets. So each rank runs twice: first its bytes are written down, then it
+ * gets those of all. */
 
 static char sent[1 << 20];
 static size_t sent_at, exchanges;
@@ -42,7 +44,8 @@ static void fill(const struct kernels *k, char *row, size_t chunks, size_t cut, 
             x[j] = (float)random_below(seed, 255) - 127; /* BF16 holds it */
         k->pack(packed, x, DOT_CHUNK);
         if (travel == OP_AS_GROUPS)
-            k->quantize((struct quantized_group *)(void *)(row + c * sizeof(struct quantized_group)), packed, DOT_CHUNK);
+            k->quantize((struct quantized_group *)(void *)(row + c * sizeof(struct quantized_group)), packed,
+                        DOT_CHUNK);
         else
             memcpy(row + c * sizeof packed, packed, c + 1 < chunks ? sizeof packed : sizeof packed - cut);
     }
@@ -50,8 +53,9 @@ static void fill(const struct kernels *k, char *row, size_t chunks, size_t cut, 
 
 static size_t travelling(const struct op_piece *p)
 {
-    return p->travel == OP_AS_BF16 ? p->row_bytes / 2 : p->travel == OP_AS_GROUPS ? p->row_bytes / sizeof(struct quantized_group) * OP_GROUP_BYTES
-                                                                                  : p->row_bytes;
+    return p->travel == OP_AS_BF16 ? p->row_bytes / 2
+           : p->travel == OP_AS_GROUPS ? p->row_bytes / sizeof(struct quantized_group) * OP_GROUP_BYTES
+           : p->row_bytes;
 }
 
 static size_t random_pieces(struct op_piece *piece, size_t *longest, const struct kernels *k, uint64_t *seed)
@@ -63,7 +67,8 @@ static size_t random_pieces(struct op_piece *piece, size_t *longest, const struc
         size_t rows = random_below(seed, 6), chunks = 1 + random_below(seed, 9), unit = 1 + random_below(seed, 3);
         size_t number = travel == OP_AS_GROUPS ? sizeof(struct quantized_group) : DOT_CHUNK * sizeof(float);
         size_t cut = travel == OP_AS_STORED ? 4 * random_below(seed, 31) : 0; /* the last unit may be shorter */
-        piece[i] = (struct op_piece){calloc(rows + 1, chunks * number), rows, chunks * number - cut, (chunks + unit - 1) / unit, unit * number, travel, NULL};
+        piece[i] = (struct op_piece){calloc(rows + 1, chunks * number), rows, chunks * number - cut,
+                                     (chunks + unit - 1) / unit, unit * number, travel, NULL};
         assert_non_null(piece[i].data);
         for (size_t s = 0; s < rows; s++)
             fill(k, (char *)piece[i].data + s * piece[i].row_bytes, chunks, cut, travel, seed);
@@ -75,7 +80,8 @@ static size_t random_pieces(struct op_piece *piece, size_t *longest, const struc
 /* Copies the units that a rank has, and garbage in the place of the others. */
 static void own_units(struct op_piece *to, const struct op_piece *from, const struct op_ranks *r)
 {
-    struct op_share own = from->cuts ? (struct op_share){from->cuts[r->rank], from->cuts[r->rank + 1]} : op_share_of(r, r->rank, from->units, 1);
+    struct op_share own = from->cuts ? (struct op_share){from->cuts[r->rank], from->cuts[r->rank + 1]}
+                                     : op_share_of(r, r->rank, from->units, 1);
     size_t bytes = from->rows * from->row_bytes;
     *to = *from;
     assert_non_null(to->data = malloc(bytes + 1));
@@ -93,7 +99,8 @@ TEST(each_rank_gets_all_rows_whatever_room_there_is)
     for (uint64_t trial = 0; trial < 300; trial++) {
         const struct kernels *k = kernel_tables[0]; /* the tests of whole models mix the tables */
         uint64_t seed = trial, before[MOST_RANKS + 1] = {0};
-        size_t longest, count, ranks = 1 + random_below(&seed, MOST_RANKS), offset[MOST_RANKS + 1], cuts[PIECES][MOST_RANKS + 1];
+        size_t longest, count, ranks = 1 + random_below(&seed, MOST_RANKS), offset[MOST_RANKS + 1],
+                               cuts[PIECES][MOST_RANKS + 1];
         struct op_piece whole[PIECES], piece[PIECES];
         FOR_EACH_TABLE(table)
             k = random_below(&seed, 2) ? table : scalar_table();
@@ -106,7 +113,8 @@ TEST(each_rank_gets_all_rows_whatever_room_there_is)
             cuts[i][ranks] = whole[i].units;
             whole[i].cuts = cuts[i];
         }
-        struct op_ranks r = {.count = (int)ranks, .before = before, .all_gather = all_gather, .context = &ranks, .offset = offset};
+        struct op_ranks r = {.count = (int)ranks, .before = before, .all_gather = all_gather, .context = &ranks,
+                             .offset = offset};
         r.room = longest + random_below(&seed, 3 * longest);
         assert_non_null(r.buffer = malloc(r.room));
         struct op_ctx cx = {.k = k, .ranks = &r};

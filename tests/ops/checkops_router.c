@@ -1,10 +1,11 @@
-/* tests/ops/checkops_router.c -- which experts are chosen, and with what weight. The election is checked by counting, for
- * every expert, how many come before it: another way to the same order than the operator's. */
+/* tests/ops/checkops_router.c -- which experts are chosen, and with what weight. The election is checked by counting,
+ * for every expert, how many come before it: another way to the same order than the operator's. */
 #include "tests/ops/checkops.h"
 
 #include "ops/router.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a router's last fields are 0 where a table does not name them */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a router's last fields are 0 where a table does not
+                                                                 name them */
 
 #define MOST_EXPERTS 600
 #define MOST_CHOSEN 16

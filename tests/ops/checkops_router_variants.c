@@ -1,7 +1,7 @@
-/* tests/ops/checkops_router_variants.c -- the router against the rule in plain double, on cases chosen so that what other
- * engines do instead is told apart. Each wrong variant is computed here too, as a negative control: on the cases named
- * for it its answer must differ from the right one, which proves that the cases can tell, and the operator must give the
- * right one. Where a case cannot tell (one group), the controls must agree. */
+/* tests/ops/checkops_router_variants.c -- the router against the rule in plain double, on cases chosen so that what
+ * other engines do instead is told apart. Each wrong variant is computed here too, as a negative control: on the cases
+ * named for it its answer must differ from the right one, which proves that the cases can tell, and the operator must
+ * give the right one. Where a case cannot tell (one group), the controls must agree. */
 #include "tests/ops/checkops.h"
 
 #include "ops/router.h"
@@ -9,13 +9,14 @@
 #define MOST_EXPERTS 256
 #define MOST_CHOSEN 8
 
-/* ---- the rule, and what is done instead --------------------------------------------------------------------------- */
+/* ---- the rule, and what is done instead -------------------------------------------------------------------------- */
 
 enum rule {
     RIGHT,
     MASK_ZERO,           /* closed groups' choices 0.0 instead of out: Hugging Face before transformers #45441 */
     GROUPS_IGNORED,      /* ik_llama.cpp; llama.cpp with GGUF files that lack the key */
-    BEST_IN_EACH_GROUP,  /* topk_group experts of every group, instead of the experts of topk_group groups: deepseek.cpp */
+    BEST_IN_EACH_GROUP,  /* topk_group experts of every group, instead of the experts of topk_group groups:
+                            deepseek.cpp */
     OTHER_GROUP_SCORE,   /* the best choice (V2's rule) for the sum of the best two, or the other way round */
     BIASED_WEIGHTS,      /* weights from the scores with the bias: deepseek.cpp */
     BIAS_LEFT_OUT,       /* the official script on any model whose hidden size is not 7168 */
@@ -163,17 +164,19 @@ static double relative_bound(const struct router *r)
 static int differ(const struct answer *a, const struct answer *b, const struct router *r)
 {
     for (size_t i = 0; i < r->chosen; i++)
-        if (a->expert[i] != b->expert[i] || fabs(a->weight[i] - b->weight[i]) > 2 * relative_bound(r) * fabs(a->weight[i]))
+        if (a->expert[i] != b->expert[i] ||
+            fabs(a->weight[i] - b->weight[i]) > 2 * relative_bound(r) * fabs(a->weight[i]))
             return 1;
     return 0;
 }
 
-/* ---- the cases ---------------------------------------------------------------------------------------------------- */
+/* ---- the cases --------------------------------------------------------------------------------------------------- */
 
 enum { V3, V3_NEGATIVE, V3_TIES, V3_EQUAL, NEGATIVE, TWO_AGAINST_ONE, ONE_GROUP, ALL_GROUPS, V2, SCENARIOS };
 static struct scenario scenarios[SCENARIOS];
 
-static void add(int which, const char *name, struct router router, float spread, float bias, float bias_spread, int coarse)
+static void add(int which, const char *name, struct router router, float spread, float bias, float bias_spread,
+                int coarse)
 {
     struct scenario *c = &scenarios[which];
     uint64_t seed = 100 + (uint64_t)which;
@@ -197,8 +200,8 @@ static void set(int which, const float *logits, const float *bias)
 
 static void make_scenarios(void)
 {
-    struct router v3 = {.experts = 256, .chosen = 8, .groups = 8, .chosen_groups = 4, .grouped = 1, .group_sum_of_two = 1,
-                        .sigmoid = 1, .norm_topk_prob = 1, .routed_scaling_factor = 2.5f};
+    struct router v3 = {.experts = 256, .chosen = 8, .groups = 8, .chosen_groups = 4, .grouped = 1,
+                        .group_sum_of_two = 1, .sigmoid = 1, .norm_topk_prob = 1, .routed_scaling_factor = 2.5f};
     struct router v2 = {.experts = 160, .chosen = 6, .groups = 8, .chosen_groups = 3, .grouped = 1,
                         .routed_scaling_factor = 16.0f};
     struct router moonlight = v3, all = v3, eight = v3, six = v3;
@@ -238,7 +241,7 @@ static const struct {
     {SCALE_LEFT_OUT, {V3, ONE_GROUP, V2, -1}},
 };
 
-/* ---- tests -------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 /* the operator, told `r`, gives `want` */
 static void check_operator(const struct scenario *c, const struct router *r, const struct answer *want)

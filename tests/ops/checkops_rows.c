@@ -1,4 +1,5 @@
-/* tests/ops/checkops_rows.c -- op_each_row: few rows begin no parallel region, many rows do, and every row is computed once. */
+/* tests/ops/checkops_rows.c -- op_each_row: few rows begin no parallel region, many rows do, and every row is computed
+ * once. */
 #include "ops/crew.h"
 #include "ops/op.h"
 

@@ -1,6 +1,6 @@
-/* tests/ops/test_blocks.c -- what the reference and the engine take quantized numbers for: blocks and rounded weights as the `gguf`
- * package has them (golden/truth/blocks.safetensors); packed codes as the compressed-tensors package has them; x as rule 2
- * of simd/kernels.h says. Runs in the repository's root. */
+/* tests/ops/test_blocks.c -- what the reference and the engine take quantized numbers for: blocks and rounded weights
+ * as the `gguf` package has them (golden/truth/blocks.safetensors); packed codes as the compressed-tensors package has
+ * them; x as rule 2 of simd/kernels.h says. Runs in the repository's root. */
 #include "ops/quantize.h"
 #include "reference/layers.h"
 #include "simd/grids.h"
@@ -17,8 +17,10 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define COLS 64 /* of the rows that were quantized */
 
-static const struct { const char *name; enum dtype dtype; int numbers, minimums; } types[] = {
-    {"Q8_0", DTYPE_Q8_0, 32, 0},  {"Q4_0", DTYPE_Q4_0, 32, 0},  {"Q5_0", DTYPE_Q5_0, 32, 0},  {"Q5_1", DTYPE_Q5_1, 32, 1},
+static const struct { const char *name; enum dtype dtype; int numbers, minimums;
+} types[] = {
+    {"Q8_0", DTYPE_Q8_0, 32, 0}, {"Q4_0", DTYPE_Q4_0, 32, 0}, {"Q5_0", DTYPE_Q5_0, 32, 0},
+    {"Q5_1", DTYPE_Q5_1, 32, 1},
     {"Q4_K", DTYPE_Q4_K, 256, 1}, {"Q5_K", DTYPE_Q5_K, 256, 1}, {"Q6_K", DTYPE_Q6_K, 256, 0},
     {"MXFP4", DTYPE_MXFP4, 32, 0},
     {"IQ2_XXS", DTYPE_IQ2_XXS, 256, 0},
@@ -30,7 +32,7 @@ static const struct { const char *name; enum dtype dtype; int numbers, minimums;
     {"IQ1_M", DTYPE_IQ1_M, 256, 0},
     {"TQ1_0", DTYPE_TQ1_0, 256, 0},
     {"TQ2_0", DTYPE_TQ2_0, 256, 0},
-    {"Q4_1", DTYPE_Q4_1, 32, 1},  {"IQ4_NL", DTYPE_IQ4_NL, 32, 0}, {"IQ4_XS", DTYPE_IQ4_XS, 256, 0},
+    {"Q4_1", DTYPE_Q4_1, 32, 1}, {"IQ4_NL", DTYPE_IQ4_NL, 32, 0}, {"IQ4_XS", DTYPE_IQ4_XS, 256, 0},
     {"Q3_K", DTYPE_Q3_K, 256, 0}, {"Q2_K", DTYPE_Q2_K, 256, 1}, {"NVFP4", DTYPE_GGUF_NVFP4, 64, 0},
 };
 
@@ -103,8 +105,10 @@ static const void *data_of(const struct golden *g, const char *format, const cha
 /* Bit for bit: the engine in precision f32 and, as the package rounds to BF16, in bf16; and the reference. */
 TEST(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
 {
-    static const struct { const char *name; enum dtype dtype, scale; size_t group; } formats[] = {
-        {"int4", DTYPE_I4, DTYPE_BF16, 32}, {"nvfp4", DTYPE_F4, DTYPE_F8_E4M3, 16}, {"mxfp4", DTYPE_F4, DTYPE_OTHER, 32}};
+    static const struct { const char *name; enum dtype dtype, scale; size_t group;
+    } formats[] = {
+                   {"int4", DTYPE_I4, DTYPE_BF16, 32}, {"nvfp4", DTYPE_F4, DTYPE_F8_E4M3, 16},
+                   {"mxfp4", DTYPE_F4, DTYPE_OTHER, 32}};
     enum { HEIGHT = 24, WIDTH = 96 };
     struct golden g = golden_open("compressed");
     for (size_t f = 0; f < COUNT(formats); f++) {
@@ -112,15 +116,19 @@ TEST(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
         char name[40];
         double row[WIDTH];
         float engine[WIDTH];
-        struct tensor codes = {.dtype = formats[f].dtype, .data = data_of(&g, formats[f].name, "weight_packed", &count)};
+        struct tensor codes = {.dtype = formats[f].dtype,
+                               .data = data_of(&g, formats[f].name, "weight_packed", &count)};
         assert_int_equal(count * (formats[f].dtype == DTYPE_I4 ? 8 : 2), HEIGHT * WIDTH);
         struct tensor scale = {.dtype = formats[f].scale, .data = data_of(&g, formats[f].name, "weight_scale", &count)};
         assert_int_equal(count * group, HEIGHT * WIDTH);
-        struct tensor total = {.dtype = DTYPE_F32, .data = group == 16 ? data_of(&g, formats[f].name, "weight_global_scale", &count) : NULL};
-        struct matrix w = {.tensor = &codes, .scale = &scale, .tensor_scale = total.data ? &total : NULL, .divides = 1, .rows = HEIGHT,
-                           .cols = WIDTH, .block_rows = 1, .block_cols = (int)group};
-        struct weight_view view = {.type = formats[f].dtype == DTYPE_I4 ? WEIGHT_I4 : WEIGHT_F4, .data = codes.data, .group_scale = scale.data,
-                                   .rows = HEIGHT, .cols = WIDTH, .stride = WIDTH, .group_size = group, .divides = 1};
+        struct tensor total = {.dtype = DTYPE_F32,
+                               .data = group == 16 ? data_of(&g, formats[f].name, "weight_global_scale", &count)
+                                                   : NULL};
+        struct matrix w = {.tensor = &codes, .scale = &scale, .tensor_scale = total.data ? &total : NULL, .divides = 1,
+                           .rows = HEIGHT, .cols = WIDTH, .block_rows = 1, .block_cols = (int)group};
+        struct weight_view view = {.type = formats[f].dtype == DTYPE_I4 ? WEIGHT_I4 : WEIGHT_F4, .data = codes.data,
+                                   .group_scale = scale.data, .rows = HEIGHT, .cols = WIDTH, .stride = WIDTH,
+                                   .group_size = group, .divides = 1};
         if (total.data)
             memcpy(&view.tensor_scale, total.data, sizeof view.tensor_scale);
         for (int rounded = 0; rounded < 2; rounded++) {
@@ -142,14 +150,14 @@ TEST(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
 }
 
 /* A matrix of int8 codes with a scale for each row. `stored`: what the copy of precision bf16 has; may be NULL. */
-static void check_int8(const char *what, const struct tensor *codes, const struct tensor *scale, const float *scale_f32, const float *want,
-                       const float *stored)
+static void check_int8(const char *what, const struct tensor *codes, const struct tensor *scale, const float *scale_f32,
+                       const float *want, const float *stored)
 {
     double row[96];
     float engine[96];
     struct matrix w = {.tensor = codes, .scale = scale, .rows = 24, .cols = 96, .block_rows = 1, .block_cols = 96};
-    struct weight_view view = {.type = WEIGHT_I8, .data = codes->data, .scale = scale_f32, .rows = 24, .cols = 96, .stride = 96,
-                               .scale_stride = 1, .block_rows = 1, .block_cols = 96};
+    struct weight_view view = {.type = WEIGHT_I8, .data = codes->data, .scale = scale_f32, .rows = 24, .cols = 96,
+                               .stride = 96, .scale_stride = 1, .block_rows = 1, .block_cols = 96};
     for (int i = 0; i < 24; i++) {
         ref_row(&w, i, row);
         decode_weights(engine, &view, (size_t)i, 0, view.cols);
@@ -173,7 +181,8 @@ TEST(int8_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
     assert_true(count == 24 * 96 && scales == 24);
     for (size_t i = 0; i < 24; i++)
         scale_f32[i] = bf16_to_f32(((const uint16_t *)scale.data)[i]);
-    check_int8("INT8", &codes, &scale, scale_f32, golden_data(&g, "int8.f32", &count), golden_data(&g, "int8.stored", &count));
+    check_int8("INT8", &codes, &scale, scale_f32, golden_data(&g, "int8.f32", &count),
+               golden_data(&g, "int8.stored", &count));
     golden_close(&g);
 }
 
@@ -192,8 +201,10 @@ TEST(int8_codes_decode_to_the_numbers_that_numpy_computes_for_modelslim)
 /* The reference has the grids in another form: a block for each row of a grid tells whether they are the same. */
 TEST(the_grids_of_the_reference_are_those_of_the_engine)
 {
-    static const struct { enum dtype dtype; size_t bytes; int rows; } grids[] = {
-        {DTYPE_IQ2_XXS, 66, 256}, {DTYPE_IQ2_XS, 74, 512}, {DTYPE_IQ2_S, 82, 1024}, {DTYPE_IQ3_XXS, 98, 256}, {DTYPE_IQ3_S, 110, 512}, {DTYPE_IQ1_S, 50, 2048},
+    static const struct { enum dtype dtype; size_t bytes; int rows;
+    } grids[] = {
+        {DTYPE_IQ2_XXS, 66, 256}, {DTYPE_IQ2_XS, 74, 512}, {DTYPE_IQ2_S, 82, 1024},
+        {DTYPE_IQ3_XXS, 98, 256}, {DTYPE_IQ3_S, 110, 512}, {DTYPE_IQ1_S, 50, 2048},
     };
     static const unsigned char one[2] = {0x00, 0x3c};
     for (size_t k = 0; k < COUNT(grids); k++)
@@ -209,7 +220,8 @@ TEST(the_grids_of_the_reference_are_those_of_the_engine)
             if (grids[k].dtype == DTYPE_IQ1_S)
                 block[34] = (unsigned char)(i >> 8);
             struct tensor t = {.dtype = grids[k].dtype, .data = block};
-            struct weight_view view = {.type = (enum weight_type)t.dtype, .data = block, .rows = 1, .cols = 256, .stride = 256};
+            struct weight_view view = {.type = (enum weight_type)t.dtype, .data = block, .rows = 1, .cols = 256,
+                                       .stride = 256};
             decode_quantized(have, &view, 0, 0, 256);
             for (size_t j = 0; j < 256; j++)
                 check_bits("a row of a grid", (size_t)i, ref_quantized(&t, j), have[j]);
@@ -243,8 +255,8 @@ TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantizes_to)
             ref_row(&(struct matrix){.tensor = &quantized, .rows = 1, .cols = COLS}, 0, engine);
             for (int j = 0; j < COLS; j++)
                 if (row[j] != want[j] || engine[j] != want[j])
-                    fail_msg("%s, row %d, number %d: %a, the engine's %a, the golden has %a", modes[k].name, i, j, row[j],
-                             engine[j], (double)want[j]);
+                    fail_msg("%s, row %d, number %d: %a, the engine's %a, the golden has %a", modes[k].name, i, j,
+                             row[j], engine[j], (double)want[j]);
         }
     }
     golden_close(&g);
@@ -292,7 +304,8 @@ TEST(groups_that_are_tiny_or_not_finite_are_all_zero_or_nan)
     }
 }
 
-/* A perturbed run turns the rounding of numbers that lie within 2^-18 of the group's largest of a tie, and of no others. */
+/* A perturbed run turns the rounding of numbers that lie within 2^-18 of the group's largest of a tie, and of no
+ * others. */
 TEST(a_perturbed_run_moves_a_number_near_a_tie_by_one_step)
 {
     static const double x[] = {10.5, 64.5 + 127 * 0x1p-22, 3, 99.49, -7.5 - 127 * 0x1p-21};

@@ -1,4 +1,5 @@
-/* tests/ops/test_placement.c -- ops/placement.h on machines of 1, 2, 4 and 8 nodes that do not exist, and op_parallel on them. */
+/* tests/ops/test_placement.c -- ops/placement.h on machines of 1, 2, 4 and 8 nodes that do not exist, and op_parallel
+ * on them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,7 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define PAGE ((size_t)4096)
 
-/* ---- what holds of every plan -------------------------------------------------------------------------------------- */
+/* ---- what holds of every plan ------------------------------------------------------------------------------------ */
 
 static void check_threads(const char *what, const struct placement *p, const struct topology *t, int threads)
 {
@@ -27,7 +28,8 @@ static void check_threads(const char *what, const struct placement *p, const str
         struct place at = placement_of_thread(p, i, threads);
         if (at.cpu < 0 || at.cpu >= PLACEMENT_CPUS || t->node_of_cpu[at.cpu] < 0)
             fail_msg("%s: thread %d of %d runs on processor %d, which is not there", what, i, threads, at.cpu);
-        if (at.part < last || at.part >= p->parts || (p->node[at.part] >= 0 && t->node_of_cpu[at.cpu] != p->node[at.part]))
+        if (at.part < last || at.part >= p->parts ||
+            (p->node[at.part] >= 0 && t->node_of_cpu[at.cpu] != p->node[at.part]))
             fail_msg("%s: thread %d of %d is of part %d, on processor %d of node %d", what, i, threads, at.part, at.cpu,
                      t->node_of_cpu[at.cpu]);
         last = at.part;
@@ -38,11 +40,12 @@ static void check_threads(const char *what, const struct placement *p, const str
         int count = p->cut[part + 1] - p->cut[part];
         double fair = (double)threads * count / cpus;
         if (of_part[part] <= fair - 1.0 || of_part[part] >= fair + 1.0)
-            fail_msg("%s: part %d has %d of %d threads, and %d of %d processors", what, part, of_part[part], threads, count, cpus);
+            fail_msg("%s: part %d has %d of %d threads, and %d of %d processors", what, part, of_part[part], threads,
+                     count, cpus);
         for (int i = p->cut[part]; i < p->cut[part + 1]; i++)
             if (used[p->cpu[i]] > (of_part[part] + count - 1) / count || used[p->cpu[i]] < of_part[part] / count)
-                fail_msg("%s: processor %d has %d threads, its part %d for %d processors", what, p->cpu[i], used[p->cpu[i]],
-                         of_part[part], count);
+                fail_msg("%s: processor %d has %d threads, its part %d for %d processors", what, p->cpu[i],
+                         used[p->cpu[i]], of_part[part], count);
     }
 }
 
@@ -52,7 +55,8 @@ static void check_shares(const char *what, const struct placement *p, size_t cou
     for (int part = 0; part < p->parts; part++, at = end) {
         placement_share(p, part, count, &begin, &end);
         if (begin != at || end < begin)
-            fail_msg("%s: part %d of %zu tasks is [%zu, %zu), the one before ended at %zu", what, part, count, begin, end, at);
+            fail_msg("%s: part %d of %zu tasks is [%zu, %zu), the one before ended at %zu", what, part, count, begin,
+                     end, at);
     }
     if (at != count)
         fail_msg("%s: the parts end at task %zu of %zu", what, at, count);
@@ -108,17 +112,20 @@ static void check_pages(const char *what, const struct placement *p, const struc
         placement_of_rows(p, data, shapes[k][0], shapes[k][1], PAGE, note, &m);
     data = start;
     for (size_t k = 0; k < COUNT(shapes); data += shapes[k][0] * shapes[k][1], k++)
-        for (uintptr_t at = (data + PAGE - 1) / PAGE * PAGE; at < data + shapes[k][0] * shapes[k][1]; at += PAGE, m.count--) {
+        for (uintptr_t at = (data + PAGE - 1) / PAGE * PAGE; at < data + shapes[k][0] * shapes[k][1];
+             at += PAGE, m.count--) {
             int node = m.node[(at - m.first) / PAGE], right = p->home[0] < 0 && p->memories > 0;
             size_t row = (at - data) / shapes[k][1], begin, end;
             if (node < 0 || !t->memory[node])
-                fail_msg("%s: page %zu is to lie on node %d, which has no memory", what, (size_t)(at - m.first) / PAGE, node);
+                fail_msg("%s: page %zu is to lie on node %d, which has no memory", what, (size_t)(at - m.first) / PAGE,
+                         node);
             for (int part = 0; part < p->parts && p->home[0] >= 0; part++) {
                 placement_share(p, part, (shapes[k][0] + OP_ROW_GROUP - 1) / OP_ROW_GROUP, &begin, &end);
                 right |= row >= begin * OP_ROW_GROUP && row < end * OP_ROW_GROUP && node == p->home[part];
             }
             if (!right)
-                fail_msg("%s: row %zu of %zu lies on node %d, which is not its part's home", what, row, shapes[k][0], node);
+                fail_msg("%s: row %zu of %zu lies on node %d, which is not its part's home", what, row, shapes[k][0],
+                         node);
         }
     if (m.count)
         fail_msg("%s: %zu pages too many were given away", what, m.count);
@@ -143,7 +150,7 @@ static void check_plan(const char *what, const struct topology *t, int parts)
     assert_int_equal(placement_plan(&p, t, PLACEMENT_OFF, 3 * GB), 0);
 }
 
-/* ---- machines ------------------------------------------------------------------------------------------------------ */
+/* ---- machines ---------------------------------------------------------------------------------------------------- */
 
 TEST(one_node_has_nothing_to_place)
 {
@@ -308,7 +315,7 @@ TEST(processors_of_one_node_bind_to_its_memory)
     assert_int_equal(placement_of_thread(&p, 0, 4).cpu, 4);
 }
 
-/* ---- op_parallel --------------------------------------------------------------------------------------------------- */
+/* ---- op_parallel ------------------------------------------------------------------------------------------------- */
 
 #define MOST_TASKS 4096
 struct work {
@@ -316,7 +323,8 @@ struct work {
     const struct placement *p;
     int threads;              /* of the session */
     size_t matrices, first[16], total;
-    int waiting, first_of[64], times[MOST_TASKS], cpu_of[64], may_use[64]; /* may_use: how many processors the thread may run on */
+    int waiting, first_of[64], times[MOST_TASKS], cpu_of[64], may_use[64]; /* may_use: how many processors the thread
+                                                                              may run on */
     int together;             /* how many threads wait for each other at their first task */
     int stuck;                /* the part whose threads stay in their first task until all others are done; -1: none */
     size_t done;
@@ -372,8 +380,8 @@ static void run_work(struct work *w, const struct placement *p, int threads, siz
     sched_setaffinity(0, sizeof before, &before);
     for (size_t i = 0; i < w->total; i++)
         if (w->times[i] != 1)
-            fail_msg("%d threads, %d parts, %zu matrices of %zu tasks: task %zu ran %d times", threads, p->parts, matrices, tasks,
-                     i, w->times[i]);
+            fail_msg("%d threads, %d parts, %zu matrices of %zu tasks: task %zu ran %d times", threads, p->parts,
+                     matrices, tasks, i, w->times[i]);
 }
 
 /* Parts without a task, tasks without a thread, more threads than tasks: every task runs once. */
@@ -409,10 +417,11 @@ TEST(a_thread_takes_its_own_tasks_first)
                 while (piece >= w.first[m + 1])
                     m++;
                 piece -= w.first[m];
-                placement_share(&p, placement_of_thread(&p, i, 2 * nodes).part, w.first[m + 1] - w.first[m], &begin, &end);
+                placement_share(&p, placement_of_thread(&p, i, 2 * nodes).part, w.first[m + 1] - w.first[m], &begin,
+                                &end);
                 if (piece < begin || piece >= end)
-                    fail_msg("%d nodes: thread %d begins with piece %zu of matrix %zu of %zu, its part is [%zu, %zu)", nodes, i,
-                             piece, m, matrices, begin, end);
+                    fail_msg("%d nodes: thread %d begins with piece %zu of matrix %zu of %zu, its part is [%zu, %zu)",
+                             nodes, i, piece, m, matrices, begin, end);
             }
         }
 }

@@ -31,9 +31,9 @@ static int read_sequences(struct reference_sequence out[AUTOGRAD_SEQUENCES], int
     return count;
 }
 
-/* Both sides compute in double. A result has passed through fewer than 10^4 roundings one after the other: sums of at most 192 terms, a
- * dozen of them in each of 4 layers, forward and backward. Each moves it by at most 2^-53 of the terms that are added there, together
- * 1.1e-12. The factor 90 is for sums whose terms are larger than the sum. */
+/* Both sides compute in double. A result has passed through fewer than 10^4 roundings one after the other: sums of at
+ * most 192 terms, a dozen of them in each of 4 layers, forward and backward. Each moves it by at most 2^-53 of the
+ * terms that are added there, together 1.1e-12. The factor 90 is for sums whose terms are larger than the sum. */
 #define BOUND 1e-10
 
 static void check_number(const char *name, const char *part, const char *what, double have, double want, double size)
@@ -58,10 +58,11 @@ static void check_tensor(const char *name, const char *part, const struct refere
     }
 }
 
-static void check_terms(const char *name, const char *part, const struct loss_terms *weights, const struct reference_terms *have, int k, json_t *terms,
-                        double total)
+static void check_terms(const char *name, const char *part, const struct loss_terms *weights,
+                        const struct reference_terms *have, int k, json_t *terms, double total)
 {
-    const double list[] = {have->data, have->soft, have->top, have->features}, weight[] = {1, 1, weights->top, weights->features};
+    const double list[] = {have->data, have->soft, have->top, have->features},
+                 weight[] = {1, 1, weights->top, weights->features};
     for (size_t i = 0; i < json_array_size(terms); i++) {
         char what[64];
         snprintf(what, sizeof what, "term %zu of the loss of depth %d", i, k);
@@ -77,10 +78,11 @@ void autograd_read(struct autograd_step *s, const char *part, json_t *golden)
         read_masks(s->list, s->count, s->masks, json_object_get(golden, "loss_masks"));
 }
 
-void autograd_compare(const char *name, const char *part, json_t *golden, const struct loss_terms *terms, const struct reference_losses *losses,
-                      const struct reference_gradients *g)
+void autograd_compare(const char *name, const char *part, json_t *golden, const struct loss_terms *terms,
+                      const struct reference_losses *losses, const struct reference_gradients *g)
 {
-    json_t *want = json_object_get(golden, part), *tensors = json_object_get(want, "tensors"), *want_losses = json_object_get(want, "losses");
+    json_t *want = json_object_get(golden, part), *tensors = json_object_get(want, "tensors"),
+           *want_losses = json_object_get(want, "losses");
     int depths = (int)json_array_size(want_losses) - 1;
     double total = json_real_value(json_object_get(want, "total"));
     check_number(name, part, "the loss", losses->total, total, total);
@@ -91,14 +93,16 @@ void autograd_compare(const char *name, const char *part, json_t *golden, const 
                      json_real_value(json_array_get(want_losses, (size_t)(k + 1))), total);
     }
     for (size_t k = 0; k < json_array_size(json_object_get(want, "terms")); k++)
-        check_terms(name, part, terms, &losses->terms[k], (int)k, json_array_get(json_object_get(want, "terms"), k), total);
+        check_terms(name, part, terms, &losses->terms[k], (int)k, json_array_get(json_object_get(want, "terms"), k),
+                    total);
     size_t listed = 0;
     for (size_t i = 0; i < g->count; i++) {
         listed += json_object_get(tensors, g->of[i].name) != NULL;
         check_tensor(name, part, &g->of[i], json_object_get(tensors, g->of[i].name));
     }
     if (listed != json_object_size(tensors))
-        fail_msg("%s, %s: autograd has gradients of %zu tensors, of which %zu have one here", name, part, json_object_size(tensors), listed);
+        fail_msg("%s, %s: autograd has gradients of %zu tensors, of which %zu have one here", name, part,
+                 json_object_size(tensors), listed);
 }
 
 /* The golden's parallel heads; NULL: it has none */
@@ -124,7 +128,8 @@ void check_autograd(const char *name, const char *part, json_t *golden, const st
     struct reference *r = open_tiny_reference(name), *heads = open_heads(r, golden, part);
     autograd_read(&s, part, golden);
     options.heads = heads;
-    if (reference_gradients_open_with_heads(&g, r, heads, &err) || reference_backward(r, &options, s.list, s.count, &losses, &g, &err))
+    if (reference_gradients_open_with_heads(&g, r, heads, &err) ||
+        reference_backward(r, &options, s.list, s.count, &losses, &g, &err))
         fail_msg("%s, %s: %s", name, part, err.message);
     autograd_compare(name, part, golden, options.loss ? &options.loss->terms : NULL, &losses, &g);
     reference_gradients_close(&g);

@@ -14,7 +14,8 @@ struct job {
     int32_t prompt[LONGEST];
     size_t count;
     int tells;            /* nonzero: the request has the prompt_row callback job_row */
-    size_t stop_at;       /* with `tells`: job_row stops the request when it has been called this many times; 0: never */
+    size_t stop_at;       /* with `tells`: job_row stops the request when it has been called this many times; 0:
+                             never */
     size_t V, d;
     int64_t id;
     int ended, code;
@@ -44,7 +45,8 @@ static inline int job_row(void *context, int depth, size_t index, const float *l
 {
     struct job *j = context;
     if (depth != -1 || index != j->told || j->chosen || index + 1 >= j->count)
-        fail_msg("row %zu of depth %d after %zu rows and %zu tokens, of a prompt of %zu", index, depth, j->told, j->chosen, j->count);
+        fail_msg("row %zu of depth %d after %zu rows and %zu tokens, of a prompt of %zu", index, depth, j->told,
+                 j->chosen, j->count);
     j->rows[j->told++] = hash_row(j->V, j->d, logits, hidden);
     return j->told == j->stop_at;
 }
@@ -82,8 +84,8 @@ static inline int try_to_add(vb_batch *b, const vb_model *m, struct job *j, vb_e
     j->options.fingerprint = 1;
     j->options.callback = job_event;
     j->options.context = j;
-    vb_request q = {.tokens = j->prompt, .count = j->count, .sampling = &j->sampling, .drafting = drafting, .options = j->options,
-                    .prompt_row = j->tells ? job_row : NULL, .done = job_end, .context = j};
+    vb_request q = {.tokens = j->prompt, .count = j->count, .sampling = &j->sampling, .drafting = drafting,
+                    .options = j->options, .prompt_row = j->tells ? job_row : NULL, .done = job_end, .context = j};
     int code = vb_batch_add(b, &q, &j->id, err);
     free(drafting);
     return code;
@@ -126,8 +128,9 @@ static inline void check_job(const char *what, const struct job *got, const stru
         fail_msg("%s: %zu tokens, of which %zu are right; wanted %zu", what, got->total, same, wanted->total);
     if (got->result.fingerprint != wanted->result.fingerprint || got->result.finish != wanted->result.finish ||
         got->result.tokens != wanted->result.tokens)
-        fail_msg("%s: the tokens are right, finish is %d, wanted %d, and the fingerprints are %sequal", what, (int)got->result.finish,
-                 (int)wanted->result.finish, got->result.fingerprint == wanted->result.fingerprint ? "" : "not ");
+        fail_msg("%s: the tokens are right, finish is %d, wanted %d, and the fingerprints are %sequal", what,
+                 (int)got->result.finish, (int)wanted->result.finish,
+                 got->result.fingerprint == wanted->result.fingerprint ? "" : "not ");
 }
 
 /* At each depth, both runs must have drafted and accepted equally many tokens. Use this only for draft methods whose
@@ -135,9 +138,11 @@ static inline void check_job(const char *what, const struct job *got, const stru
 static inline void check_drafts(const char *what, const vb_result *got, const vb_result *wanted)
 {
     for (int k = 0; k < VB_MAX_DRAFT; k++)
-        if (got->drafted_by_depth[k] != wanted->drafted_by_depth[k] || got->accepted_by_depth[k] != wanted->accepted_by_depth[k])
-            fail_msg("%s: at depth %d %zu of %zu drafts were accepted, alone %zu of %zu", what, k + 1, got->accepted_by_depth[k],
-                     got->drafted_by_depth[k], wanted->accepted_by_depth[k], wanted->drafted_by_depth[k]);
+        if (got->drafted_by_depth[k] != wanted->drafted_by_depth[k] ||
+            got->accepted_by_depth[k] != wanted->accepted_by_depth[k])
+            fail_msg("%s: at depth %d %zu of %zu drafts were accepted, alone %zu of %zu", what, k + 1,
+                     got->accepted_by_depth[k], got->drafted_by_depth[k], wanted->accepted_by_depth[k],
+                     wanted->drafted_by_depth[k]);
 }
 
 static inline vb_batch *open_batch_of(const vb_model *m, const vb_batch_options *o)
@@ -154,8 +159,8 @@ static inline vb_batch_state look(const vb_batch *b)
     return state;
 }
 
-/* Calls vb_batch_step until nothing is left to compute. The test fails after 20,000 steps. If a step returns VB_STOPPED, its pass
- * is computed again; returns how many times this happened. */
+/* Calls vb_batch_step until nothing is left to compute. The test fails after 20,000 steps. If a step returns
+ * VB_STOPPED, its pass is computed again; returns how many times this happened. */
 static inline size_t run_batch_to_its_end(vb_batch *b)
 {
     size_t left = 1, given_up = 0;

@@ -13,10 +13,14 @@
 extern const char *const checkpoints[TINY_COUNT];
 extern const int modules[TINY_COUNT];
 
-/* Keys for expect_keys. GENERATE_KEYS is a format: %c is the type of "text". Only `generate` prints the keys in RUN_KEYS. */
-#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i draft_topk:i acceptance:s lossy:b stats:o"
+/* Keys for expect_keys. GENERATE_KEYS is a format: %c is the type of "text". Only `generate` prints the keys in
+ * RUN_KEYS. */
+#define GENERATE_KEYS \
+    "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i " \
+    "draft_topk:i acceptance:s lossy:b stats:o"
 #define DRAFT_KEYS \
-    "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i relaxed_nats:r "
+    "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i " \
+    "relaxed_nats:r "
 #define STATS_KEYS \
     "forwards:i tokens_per_forward:R " DRAFT_KEYS "prefill_tokens_per_second:R decode_tokens_per_second:R"
 #define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r draft_seconds:r " \
@@ -24,8 +28,8 @@ extern const int modules[TINY_COUNT];
 
 int32_t token_at(const json_t *array, size_t i);
 
-/* Copies the new tokens of `generate --json` to `tokens`, and returns the number of tokens. The test fails if there are more than
- * `most`. */
+/* Copies the new tokens of `generate --json` to `tokens`, and returns the number of tokens. The test fails if there are
+ * more than `most`. */
 size_t tokens_of(const json_t *j, int32_t *tokens, size_t most);
 
 /* Both objects must have the same value under `key`; `what` names the case in the message. */

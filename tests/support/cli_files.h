@@ -1,4 +1,5 @@
-/* tests/support/cli_files.h -- for tests of options that read and write files: files in the directory of the running test. */
+/* tests/support/cli_files.h -- for tests of options that read and write files: files in the directory of the running
+ * test. */
 #ifndef VB_TEST_CLI_FILES_H
 #define VB_TEST_CLI_FILES_H
 

@@ -1,4 +1,5 @@
-/* tests/support/client.h -- for tests that use the library as a client does: verbatim.h is the only header of the engine here. */
+/* tests/support/client.h -- for tests that use the library as a client does: verbatim.h is the only header of the
+ * engine here. */
 #ifndef VB_TEST_CLIENT_H
 #define VB_TEST_CLIENT_H
 

@@ -37,16 +37,19 @@ static double at(const struct differences *d, const struct direction *along, dou
 }
 
 /* want: the derivative in the direction, from the gradient. norm: of the whole gradient */
-static void check_direction(const struct differences *d, const struct direction *along, double want, double norm, const char *where)
+static void check_direction(const struct differences *d, const struct direction *along, double want, double norm,
+                            const char *where)
 {
     double size = 0;
     double near = (at(d, along, STEP, &size) - at(d, along, -STEP, &size)) / (2 * STEP);
     double far = (at(d, along, 2 * STEP, &size) - at(d, along, -2 * STEP, &size)) / (4 * STEP);
     double bound = fabs(far - near) + d->roundings * 0x1p-53 * size / STEP;
     if (!(fabs(want - near) <= bound))
-        fail_msg("%s, %s: the gradient says %.12g, differences say %.12g, bound %.2g", d->name, where, want, near, bound);
+        fail_msg("%s, %s: the gradient says %.12g, differences say %.12g, bound %.2g", d->name, where, want, near,
+                 bound);
     if (norm > 0 && !(bound <= 1e-5 * norm))
-        fail_msg("%s, %s: the bound of the difference is %.2g, and the gradient's norm only %.2g", d->name, where, bound, norm);
+        fail_msg("%s, %s: the bound of the difference is %.2g, and the gradient's norm only %.2g", d->name, where,
+                 bound, norm);
 }
 
 void check_differences(const struct differences *d, double *x, const double *g, size_t n, int each)

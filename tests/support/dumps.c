@@ -12,7 +12,7 @@ int make_dumps_dir(void **unused)
     return 0;
 }
 
-/* ---- runs ---------------------------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 json_t *tap(const json_t *j, const char *name)
 {
@@ -40,7 +40,7 @@ void expect_structural_at(json_t *j, const char *name)
     json_decref(j);
 }
 
-/* ---- changing a dump ---------------------------------------------------------------------------------------------- */
+/* ---- changing a dump --------------------------------------------------------------------------------------------- */
 
 struct edited edit(const char *path) { return (struct edited){golden_read(path), path}; }
 
@@ -119,12 +119,14 @@ void rewrite(const char *path, change how)
         }
         if (!strcmp(dtype, was))
             memcpy(data + used, from, size);
-        json_object_set_new(header, name, json_pack("{s:s,s:O,s:[I,I]}", "dtype", dtype, "shape", json_object_get(old, "shape"),
-                                                    "data_offsets", (json_int_t)used, (json_int_t)(used + size)));
+        json_object_set_new(header, name,
+                            json_pack("{s:s,s:O,s:[I,I]}", "dtype", dtype, "shape", json_object_get(old, "shape"),
+                                      "data_offsets", (json_int_t)used, (json_int_t)(used + size)));
         used += size;
     }
     char *text = json_dumps(header, JSON_COMPACT), *padded, *bytes;
-    int width = (int)((strlen(text) + 7) & ~(size_t)7); /* spaces, as other writers do it: tests read numbers where they lie */
+    int width = (int)((strlen(text) + 7) & ~(size_t)7); /* spaces, as other writers do it: tests read numbers where they
+                                                           lie */
     assert_true(asprintf(&padded, "%-*s", width, text) == width);
     bytes = safetensors_bytes(padded, data, used, &total);
     write_to(path, bytes, total);

@@ -19,7 +19,7 @@ int make_dumps_dir(void **unused);
 
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dumps_dir, remove_test_dir)
 
-/* ---- runs ---------------------------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 #define DUMP(to, ...)                                                                \
     do {                                                                             \
@@ -47,11 +47,11 @@ void expect_verdict(const char *what, const json_t *j, const char *verdict);
 /* The verdict must be "structural", and `name` must be the first structural tap. Releases j. */
 void expect_structural_at(json_t *j, const char *name);
 
-/* The verdict must be "rounding", and some tap must differ by more than 1 % of its bound, because a bound that is much wider than
- * the differences would show nothing. Prints the largest ratio of a difference to its bound. */
+/* The verdict must be "rounding", and some tap must differ by more than 1 % of its bound, because a bound that is much
+ * wider than the differences would show nothing. Prints the largest ratio of a difference to its bound. */
 void expect_rounding(const json_t *j, const char *what);
 
-/* ---- changing a dump ----------------------------------------------------------------------------------------------- */
+/* ---- changing a dump --------------------------------------------------------------------------------------------- */
 
 struct edited {
     struct golden g;
@@ -71,8 +71,8 @@ size_t width_of(const struct edited *e, const char *name);
 /* Writes the file `path` in the test's directory. */
 void write_to(const char *path, const void *bytes, size_t size);
 
-/* Decides about one tensor of a dump: returns 0 to leave it out; else it may change the name (a buffer of 256 bytes) and set
- * *dtype. The numbers of an F32 tensor are converted to F16 or BF16; any other change of dtype is invalid. */
+/* Decides about one tensor of a dump: returns 0 to leave it out; else it may change the name (a buffer of 256 bytes)
+ * and set *dtype. The numbers of an F32 tensor are converted to F16 or BF16; any other change of dtype is invalid. */
 typedef int (*change)(char name[256], const char **dtype);
 
 /* Writes a dump again; `how` decides about each tensor. */

@@ -1,10 +1,12 @@
-/* tests/support/engine_support.c -- for tests of the engine: models, recorded runs, comparisons, changed checkpoints. */
+/* tests/support/engine_support.c -- for tests of the engine: models, recorded runs, comparisons, changed
+ * checkpoints. */
 #include "tests/support/engine_support.h"
 
 const char *head_of(const char *method)
 {
     static const char *const heads[][2] = {
-        {"eagle", "golden/eagle/eagle1-v3"}, {"eagle3", "golden/eagle/eagle3-v3"}, {"parallel-heads", "golden/heads/parallel-v3"}};
+                                           {"eagle", "golden/eagle/eagle1-v3"}, {"eagle3", "golden/eagle/eagle3-v3"},
+                                           {"parallel-heads", "golden/heads/parallel-v3"}};
     for (size_t i = 0; i < COUNT(heads); i++)
         if (method && !strcmp(method, heads[i][0]))
             return heads[i][1];
@@ -74,7 +76,8 @@ int record_event(void *context, const vb_event *e)
 vb_generate_options recording(struct record *r, const vb_session *s, size_t n)
 {
     *r = (struct record){.V = (size_t)vb_vocab_size(s->model), .stop_after = r->stop_after};
-    return (vb_generate_options){.max_tokens = n, .ignore_eos = 1, .fingerprint = 1, .callback = record_event, .context = r};
+    return (vb_generate_options){.max_tokens = n, .ignore_eos = 1, .fingerprint = 1, .callback = record_event,
+                                 .context = r};
 }
 
 void generate(vb_session *s, size_t n, struct record *r)
@@ -117,17 +120,22 @@ static void end_of_part(void *context, const vb_request_end *e)
         p->error = *e->error;
 }
 
-int generate_together(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *results, vb_error *err)
+int generate_together(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *results,
+                      vb_error *err)
 {
     struct part parts[64] = {0};
-    vb_batch_options o = {.session = sessions[0]->options, .max_sequences = (int32_t)count, .cache_tokens = 2 * VB_MAX_NODES};
+    vb_batch_options o = {.session = sessions[0]->options, .max_sequences = (int32_t)count,
+                          .cache_tokens = 2 * VB_MAX_NODES};
     vb_batch *b = NULL;
     if (o.session.prefill && !strcmp(o.session.prefill, "onednn"))
         o.session.prefill = NULL; /* the prompts are done */
     int code = vb_batch_open(&b, sessions[0]->model, &o, err);
     for (size_t i = 0; i < count && !code; i++) {
         parts[i].result = &results[i];
-        code = vb_batch_add(b, &(vb_request){.session = sessions[i], .options = options[i], .done = end_of_part, .context = &parts[i]}, NULL, err);
+        code = vb_batch_add(b,
+                            &(vb_request){.session = sessions[i], .options = options[i], .done = end_of_part,
+                                          .context = &parts[i]},
+                            NULL, err);
     }
     if (!code)
         code = vb_batch_run(b, err);
@@ -161,7 +169,8 @@ void check_same_prefix(const char *what, const struct record *a, const struct re
         if (i >= a->n || i >= b->n)
             fail_msg("%s: %zu tokens, plain decoding gave %zu, wanted at least %zu", what, b->n, a->n, n);
         if (a->row[i] != b->row[i])
-            fail_msg("%s: row of token %zu (index %zu, draft depth %d) differs from plain decoding; the token is %d, was %d",
+            fail_msg("%s: row of token %zu (index %zu, draft depth %d) differs from plain decoding; the token is %d, "
+                     "was %d",
                      what, i, b->index[i], b->depth[i], (int)b->token[i], (int)a->token[i]);
         if (a->token[i] != b->token[i])
             fail_msg("%s: token %zu is %d, in plain decoding it is %d (equal rows)", what, i, (int)b->token[i],
@@ -179,7 +188,7 @@ void check_same(const char *what, const struct record *a, const struct record *b
                  a->result.fingerprint);
 }
 
-/* ---- drafters made by tests ------------------------------------------------------------------------------------------- */
+/* ---- drafters made by tests -------------------------------------------------------------------------------------- */
 
 size_t no_rewind(const struct drafter *d)
 {
@@ -197,7 +206,7 @@ void give_drafter(vb_session *s, const struct drafter_type *type, void *drafter,
     s->max_draft = s->max_drafts = K;
 }
 
-/* ---- checkpoints changed for a test ------------------------------------------------------------------------------- */
+/* ---- checkpoints changed for a test ------------------------------------------------------------------------------ */
 
 void copy_checkpoint(char dir[64], const char *from)
 {
@@ -234,7 +243,8 @@ void break_tensor(const char *dir, const char *name, size_t first, size_t n, int
         json_t *header = json_loadb(data + 8, header_size, 0, NULL), *t = json_object_get(header, name);
         if (t) {
             const char *dtype = json_string_value(json_object_get(t, "dtype"));
-            size_t at = 8 + header_size + (size_t)json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0));
+            size_t at = 8 + header_size +
+                        (size_t)json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0));
             uint32_t bits = !strcmp(dtype, "F32") ? (infinite ? 0x7f800000 : 0x7fc00000)
                             : !strcmp(dtype, "BF16") ? (infinite ? 0x7f80 : 0x7fc0)
                             : !strcmp(dtype, "F16") ? (infinite ? 0x7c00 : 0x7e00) : 0x7f;

@@ -1,4 +1,5 @@
-/* tests/support/fail_io.c -- preloaded into the program (LD_PRELOAD): one call that reads or writes a file fails, or all from one on.
+/* tests/support/fail_io.c -- preloaded into the program (LD_PRELOAD): one call that reads or writes a file fails, or
+ * all from one on.
  *
  *   FAIL_UNDER   only calls on files whose path begins so are counted
  *   FAIL_AT      the number of the call, from 1
@@ -125,7 +126,10 @@ static int sync_fails(int fd)
 int fsync(int fd) { return sync_fails(fd) ? -1 : REAL(fsync)(fd); }
 int fdatasync(int fd) { return sync_fails(fd) ? -1 : REAL(fdatasync)(fd); }
 int ftruncate(int fd, off_t size) { return fails(fd, SYNCS) ? -1 : REAL(ftruncate)(fd, size); }
-int fallocate(int fd, int mode, off_t at, off_t size) { return fails(fd, NAMES) ? -1 : REAL(fallocate)(fd, mode, at, size); }
+int fallocate(int fd, int mode, off_t at, off_t size)
+{
+    return fails(fd, NAMES) ? -1 : REAL(fallocate)(fd, mode, at, size);
+}
 int rename(const char *from, const char *to) { return fails_at_path(to, NAMES) ? -1 : REAL(rename)(from, to); }
 int link(const char *from, const char *to)
 {
@@ -145,7 +149,9 @@ int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsign
 {
     if (old_rename && flags)
         return errno = EINVAL, -1;
-    return !(how == FULL && calls >= fail_at) && fails_at_path(to, NAMES) ? -1 : REAL(renameat2)(from_dir, from, to_dir, to, flags);
+    return !(how == FULL && calls >= fail_at) && fails_at_path(to, NAMES)
+               ? -1
+               : REAL(renameat2)(from_dir, from, to_dir, to, flags);
 }
 
 int open(const char *path, int flags, ...)
@@ -157,7 +163,7 @@ int open(const char *path, int flags, ...)
     return flags & O_CREAT && fails_at_path(path, NAMES) ? -1 : REAL(open)(path, flags, mode);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 

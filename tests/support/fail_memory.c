@@ -1,5 +1,6 @@
-/* tests/support/fail_memory.c -- preloaded into `verbatim serve` (LD_PRELOAD): allocations fail when a test says so, those of shared
- * libraries too. FAIL_MEMORY names a file of four 64-bit numbers, which the test maps and changes while the server runs:
+/* tests/support/fail_memory.c -- preloaded into `verbatim serve` (LD_PRELOAD): allocations fail when a test says so,
+ * those of shared libraries too. FAIL_MEMORY names a file of four 64-bit numbers, which the test maps and changes while
+ * the server runs:
  *
  *   next     how many allocations succeed before one fails
  *   burst    how many fail then, one after the other
@@ -40,7 +41,8 @@ ASAN(void *, calloc, (size_t, size_t));
 ASAN(void *, realloc, (void *, size_t));
 ASAN(void *, memalign, (size_t, size_t));
 ASAN(void, free, (void *));
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
+    *__libc_memalign(size_t, size_t);
 extern void __libc_free(void *);
 #define REAL(name) (__interceptor_##name ? __interceptor_##name : __libc_##name)
 

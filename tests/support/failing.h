@@ -1,5 +1,5 @@
-/* tests/support/failing.h -- lets one allocation fail, in a test that is linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc (WRAP in
- * tests/tests.mk). Those of shared libraries do not fail. */
+/* tests/support/failing.h -- lets one allocation fail, in a test that is linked with
+ * -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc (WRAP in tests/tests.mk). Those of shared libraries do not fail. */
 #ifndef VB_TEST_FAILING_H
 #define VB_TEST_FAILING_H
 

@@ -133,7 +133,8 @@ void gguf_write(struct gguf_writer *w, const char *dir, const char *name)
 
 /* ---- the file of a model ---- */
 
-/* The numbers of a matrix, row after row without gaps, in a type of GGUF: *type. *size: bytes per number. The caller frees them. */
+/* The numbers of a matrix, row after row without gaps, in a type of GGUF: *type. *size: bytes per number. The caller
+ * frees them. */
 static char *matrix_numbers(const struct weight_view *v, int all_f32, uint32_t *type, size_t *size)
 {
     int keep = !all_f32 && (v->type == WEIGHT_BF16 || v->type == WEIGHT_F16);
@@ -171,7 +172,8 @@ void put_vector(struct gguf_writer *w, const char *prefix, const char *name, con
 static void put_kv_b(struct gguf_writer *w, const char *prefix, const struct config *c, const struct weight_view *kv_b,
                      const struct gguf_choice *o)
 {
-    size_t H = (size_t)c->num_attention_heads, N = (size_t)c->qk_nope_head_dim, V = (size_t)c->v_head_dim, C = kv_b->cols, size;
+    size_t H = (size_t)c->num_attention_heads, N = (size_t)c->qk_nope_head_dim, V = (size_t)c->v_head_dim,
+           C = kv_b->cols, size;
     size_t wide;
     uint32_t type, value_type;
     char *all = matrix_numbers(kv_b, o->all_f32, &type, &size);
@@ -227,7 +229,8 @@ static void put_experts(struct gguf_writer *w, const char *prefix, const char *n
     free(all.data);
 }
 
-static void put_indexer(struct gguf_writer *w, const char *prefix, const struct config *c, const struct mla *a, int all_f32)
+static void put_indexer(struct gguf_writer *w, const char *prefix, const struct config *c, const struct mla *a,
+                        int all_f32)
 {
     put_matrix(w, prefix, "indexer.attn_q_b", &a->indexer.wq_b, all_f32);
     put_matrix(w, prefix, "indexer.attn_k", &a->indexer.wk, all_f32);
@@ -361,7 +364,9 @@ static void put_indexer_keys(struct gguf_writer *w, const struct config *c, cons
 void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o)
 {
     const struct config *c = &m->config;
-    w->architecture = c->index_topk ? c->indexer_rope_interleave ? "glm-dsa" : "deepseek32" : c->query_beta > 0 ? "mistral4" : "deepseek2";
+    w->architecture = c->index_topk ? c->indexer_rope_interleave ? "glm-dsa" : "deepseek32"
+                      : c->query_beta > 0 ? "mistral4"
+                      : "deepseek2";
     key_string(w, "general.architecture", w->architecture);
     if (o->alignment)
         key_u32(w, "general.alignment", (int64_t)o->alignment);
@@ -390,7 +395,10 @@ void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choi
             key_f32(w, OF "rope.scaling.yarn_beta_fast", c->rope_beta_fast);
     }
     for (int i = 0; i < c->num_eos && i < 3; i++)
-        key_u32(w, i == 0 ? "tokenizer.ggml.eos_token_id" : i == 1 ? "tokenizer.ggml.eot_token_id" : "tokenizer.ggml.eom_token_id",
+        key_u32(w,
+                i == 0 ? "tokenizer.ggml.eos_token_id"
+                : i == 1 ? "tokenizer.ggml.eot_token_id"
+                : "tokenizer.ggml.eom_token_id",
                 c->eos_token_ids[i]);
     key_u32(w, "tokenizer.ggml.bos_token_id", c->bos_token_id);
 }
@@ -405,7 +413,8 @@ void put_tokenizer(struct gguf_writer *w, const char *dir, const char *pre, size
     size_t i, n;
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     json_t *root = json_load_file(path, 0, NULL), *vocab = json_object_get(json_object_get(root, "model"), "vocab");
-    json_t *merges = json_object_get(json_object_get(root, "model"), "merges"), *added = json_object_get(root, "added_tokens");
+    json_t *merges = json_object_get(json_object_get(root, "model"), "merges"),
+           *added = json_object_get(root, "added_tokens");
     assert_true(root && vocab && merges);
     const char **words = calloc(padded_to, sizeof *words);
     int32_t *kinds = calloc(padded_to, sizeof *kinds);
@@ -438,7 +447,8 @@ void put_tokenizer(struct gguf_writer *w, const char *dir, const char *pre, size
     json_array_foreach(merges, i, entry)
     {
         if (json_is_array(entry)) {
-            const char *left = json_string_value(json_array_get(entry, 0)), *right = json_string_value(json_array_get(entry, 1));
+            const char *left = json_string_value(json_array_get(entry, 0)),
+                       *right = json_string_value(json_array_get(entry, 1));
             snprintf(path, sizeof path, "%s %s", left, right);
         }
         put_text(&w->keys, json_is_array(entry) ? path : json_string_value(entry));

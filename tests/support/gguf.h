@@ -1,5 +1,6 @@
-/* tests/support/gguf.h -- writes GGUF files. A test can write any content, valid or not, or a model that was opened from the
- * Hugging Face layout. It shares no code with engine/files/gguf.c, because tests use these files to check that code. */
+/* tests/support/gguf.h -- writes GGUF files. A test can write any content, valid or not, or a model that was opened
+ * from the Hugging Face layout. It shares no code with engine/files/gguf.c, because tests use these files to check that
+ * code. */
 #ifndef VB_TEST_GGUF_H
 #define VB_TEST_GGUF_H
 
@@ -15,14 +16,14 @@ struct bytes {
     size_t used, room;
 };
 
-/* put appends n bytes. put_number appends the low `size` bytes of x, little-endian. put_text appends a string as GGUF stores it:
- * its length in 8 bytes, then its bytes. */
+/* put appends n bytes. put_number appends the low `size` bytes of x, little-endian. put_text appends a string as GGUF
+ * stores it: its length in 8 bytes, then its bytes. */
 void put(struct bytes *b, const void *data, size_t n);
 void put_number(struct bytes *b, uint64_t x, size_t size);
 void put_text(struct bytes *b, const char *s);
 
-/* A file that is being written. Before the first call, the test sets all members to 0, and then `alignment` and `without` if it
- * needs them. */
+/* A file that is being written. Before the first call, the test sets all members to 0, and then `alignment` and
+ * `without` if it needs them. */
 struct gguf_writer {
     struct bytes keys, infos, data; /* the three parts of the file */
     uint64_t n_keys, n_tensors;
@@ -53,8 +54,8 @@ void key_array(struct gguf_writer *w, const char *name, uint32_t type, uint64_t 
 void tensor(struct gguf_writer *w, const char *name, uint32_t type, int ndim, const size_t *extents, const void *data,
             size_t bytes);
 
-/* gguf_bytes returns the bytes of the finished file, which the caller frees. gguf_write writes these bytes to DIR/NAME. Both
- * leave the writer empty. */
+/* gguf_bytes returns the bytes of the finished file, which the caller frees. gguf_write writes these bytes to DIR/NAME.
+ * Both leave the writer empty. */
 char *gguf_bytes(struct gguf_writer *w, size_t *size);
 void gguf_write(struct gguf_writer *w, const char *dir, const char *name);
 
@@ -73,7 +74,8 @@ struct gguf_choice {
     int fused;        /* 1: one tensor ffn_gate_up_exps instead of ffn_gate_exps and ffn_up_exps */
     int no_types;     /* 1: the key attention.indexer.types is missing */
     size_t alignment; /* the alignment of tensors; 0: the key general.alignment is missing, and the alignment is 32 */
-    const char *tokenizer; /* the directory of a tokenizer that is written to the file; NULL: the file has no tokenizer */
+    const char *tokenizer; /* the directory of a tokenizer that is written to the file; NULL: the file has no
+                              tokenizer */
 };
 
 /* put_matrix writes a tensor with the name PREFIX NAME ".weight", and put_vector one with the name PREFIX NAME. */
@@ -81,7 +83,8 @@ void put_matrix(struct gguf_writer *w, const char *prefix, const char *name, con
 void put_vector(struct gguf_writer *w, const char *prefix, const char *name, const float *v, size_t n);
 
 /* put_layer writes the tensors of layer `index`, and put_model those of the whole model. */
-void put_layer(struct gguf_writer *w, const struct config *c, const struct layer *l, int index, const struct gguf_choice *o);
+void put_layer(struct gguf_writer *w, const struct config *c, const struct layer *l, int index,
+               const struct gguf_choice *o);
 void put_model(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o);
 
 #define OF "deepseek2." /* the prefix of the architecture's keys, unless the writer has another architecture */
@@ -89,8 +92,8 @@ void put_model(struct gguf_writer *w, const vb_model *m, const struct gguf_choic
 /* Writes the keys for the config. */
 void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o);
 
-/* Writes the keys for the tokenizer in `dir`, padded to `padded_to` tokens. `pre` is the value of tokenizer.ggml.pre. The ids of
- * BOS and EOS, 0 and 1, come from put_config. */
+/* Writes the keys for the tokenizer in `dir`, padded to `padded_to` tokens. `pre` is the value of tokenizer.ggml.pre.
+ * The ids of BOS and EOS, 0 and 1, come from put_config. */
 void put_tokenizer(struct gguf_writer *w, const char *dir, const char *pre, size_t padded_to);
 
 /* Writes a whole model to DIR/NAME. */

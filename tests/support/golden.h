@@ -19,13 +19,14 @@ struct golden {
     json_t *header;
 };
 
-/* golden_read reads the file at `path`, and golden_open reads golden/truth/FILE.safetensors. Close the result with golden_close. */
+/* golden_read reads the file at `path`, and golden_open reads golden/truth/FILE.safetensors. Close the result with
+ * golden_close. */
 struct golden golden_read(const char *path);
 struct golden golden_open(const char *file);
 void golden_close(struct golden *g);
 
-/* Returns a pointer to the first number of a tensor, which may be unaligned. *count: how many numbers there are. Their type is
- * the tensor's dtype, which in golden/truth is F64 unless the README there says otherwise. */
+/* Returns a pointer to the first number of a tensor, which may be unaligned. *count: how many numbers there are. Their
+ * type is the tensor's dtype, which in golden/truth is F64 unless the README there says otherwise. */
 void *golden_data(const struct golden *g, const char *name, size_t *count);
 
 /* Reads golden/truth/FILE.json. The caller releases it with json_decref. */

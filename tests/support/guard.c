@@ -45,7 +45,8 @@ int guard_protection(void)
     if (protection < 0) {
         protection = masked_loads_read_everything() ? PROT_READ : PROT_NONE;
         if (protection == PROT_READ)
-            printf("skipped: that nothing is read outside of an array: this emulator reads what the mask of a load leaves out\n");
+            printf("skipped: that nothing is read outside of an array: this emulator reads what the mask of a load "
+                   "leaves out\n");
     }
     return protection;
 }

@@ -25,15 +25,17 @@ struct layout_file {
 static size_t below(struct layout_file *f, size_t n) { return random_below(&f->random, n); }
 
 /* Adds a tensor and returns its bytes, which the caller fills in. cols 0: it is a vector. */
-static unsigned char *add(struct layout_file *f, const char *name, const char *more, const char *dtype, size_t rows, size_t cols, size_t bytes)
+static unsigned char *add(struct layout_file *f, const char *name, const char *more, const char *dtype, size_t rows,
+                          size_t cols, size_t bytes)
 {
     char full[160];
     size_t at = f->used;
     snprintf(full, sizeof full, "%s%s", name, more);
     assert_true(f->used + bytes <= f->room);
     json_t *shape = cols ? json_pack("[I,I]", (json_int_t)rows, (json_int_t)cols) : json_pack("[I]", (json_int_t)rows);
-    json_object_set_new(f->header, full, json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", shape, "data_offsets", (json_int_t)at,
-                                                   (json_int_t)(at + bytes)));
+    json_object_set_new(f->header, full,
+                        json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", shape, "data_offsets", (json_int_t)at,
+                                  (json_int_t)(at + bytes)));
     f->used += bytes;
     return f->data + at;
 }
@@ -45,7 +47,8 @@ static void put_bf16(unsigned char *to, double x)
 }
 
 /* Numbers in centre +- size. */
-static void add_bf16(struct layout_file *f, const char *name, const char *more, size_t rows, size_t cols, double centre, double size)
+static void add_bf16(struct layout_file *f, const char *name, const char *more, size_t rows, size_t cols, double centre,
+                     double size)
 {
     size_t n = rows * (cols ? cols : 1);
     unsigned char *to = add(f, name, more, "BF16", rows, cols, 2 * n);
@@ -53,7 +56,8 @@ static void add_bf16(struct layout_file *f, const char *name, const char *more, 
         put_bf16(to + 2 * i, centre + size * ((double)below(f, 20001) / 10000 - 1));
 }
 
-static void add_bytes(struct layout_file *f, const char *name, const char *more, const char *dtype, size_t rows, size_t cols, size_t bytes)
+static void add_bytes(struct layout_file *f, const char *name, const char *more, const char *dtype, size_t rows,
+                      size_t cols, size_t bytes)
 {
     unsigned char *to = add(f, name, more, dtype, rows, cols, bytes);
     for (size_t i = 0; i < bytes; i++)
@@ -61,7 +65,10 @@ static void add_bytes(struct layout_file *f, const char *name, const char *more,
 }
 
 /* Scales that are powers of two times 1 to 2, of a matrix whose codes are about `large`. */
-static double some_scale(struct layout_file *f, double large) { return 0.2 / large * (1 + (double)below(f, 128) / 128); }
+static double some_scale(struct layout_file *f, double large)
+{
+    return 0.2 / large * (1 + (double)below(f, 128) / 128);
+}
 
 static void add_f8(struct layout_file *f, const char *name, size_t rows, size_t cols)
 {
@@ -92,7 +99,8 @@ static void add_groups(struct layout_file *f, const char *name, size_t rows, siz
         memcpy(add(f, name, ".weight_shape", "I32", 2, 0, sizeof shape), shape, sizeof shape);
         return;
     }
-    unsigned char *to = add(f, name, ".weight_scale", f->c.layout == LAYOUT_NVFP4 ? "F8_E4M3" : "U8", rows, cols / group, groups);
+    unsigned char *to = add(f, name, ".weight_scale", f->c.layout == LAYOUT_NVFP4 ? "F8_E4M3" : "U8", rows,
+                            cols / group, groups);
     for (size_t i = 0; i < groups; i++)
         to[i] = (unsigned char)(f->c.layout == LAYOUT_NVFP4 ? 60 + below(f, 30) : 121 + below(f, 4));
     if (f->c.layout == LAYOUT_NVFP4)
@@ -107,7 +115,8 @@ static void add_matrix(struct layout_file *f, const char *prefix, const char *pa
     case LAYOUT_FP8: add_f8(f, name, rows, cols); return;
     case LAYOUT_I8:
         add_bytes(f, name, ".weight", "I8", rows, cols, rows * cols);
-        for (size_t i = 0, first = (add(f, name, ".weight_scale", "BF16", rows, 1, 2 * rows), f->used - 2 * rows); i < rows; i++)
+        for (size_t i = 0, first = (add(f, name, ".weight_scale", "BF16", rows, 1, 2 * rows), f->used - 2 * rows);
+             i < rows; i++)
             put_bf16(f->data + first + 2 * i, some_scale(f, 80));
         return;
     case LAYOUT_BF16: add_bf16(f, name, ".weight", rows, cols, 0, 0.3); return;
@@ -167,33 +176,45 @@ static void add_layer(struct layout_file *f, const char *prefix, int is_moe)
 static json_t *quantization(enum layout layout)
 {
     json_t *weights = json_pack("{s:i,s:s,s:b,s:s,s:b}", "num_bits", layout == LAYOUT_I8 ? 8 : 4, "type",
-                                layout == LAYOUT_NVFP4 || layout == LAYOUT_MXFP4 ? "float" : "int", "symmetric", 1, "strategy",
-                                layout == LAYOUT_I8 ? "channel" : layout == LAYOUT_NVFP4 ? "tensor_group" : "group", "dynamic", 0);
+                                layout == LAYOUT_NVFP4 || layout == LAYOUT_MXFP4 ? "float" : "int", "symmetric", 1,
+                                "strategy",
+                                layout == LAYOUT_I8 ? "channel"
+                                : layout == LAYOUT_NVFP4 ? "tensor_group"
+                                : "group",
+                                "dynamic", 0);
     if (layout != LAYOUT_I8)
         json_object_set_new(weights, "group_size", json_integer(layout == LAYOUT_NVFP4 ? 16 : 32));
-    static const char *const formats[LAYOUTS] = {"", "", "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "int-quantized"};
-    return json_pack("{s:s,s:s,s:{s:{s:o,s:n,s:[s]}},s:[s]}", "quant_method", "compressed-tensors", "format", formats[layout], "config_groups",
-                     "group_0", "weights", weights, "input_activations", "targets", "Linear", "ignore", "lm_head");
+    static const char *const formats[LAYOUTS] = {"", "", "pack-quantized", "nvfp4-pack-quantized",
+                                                 "mxfp4-pack-quantized", "int-quantized"};
+    return json_pack("{s:s,s:s,s:{s:{s:o,s:n,s:[s]}},s:[s]}", "quant_method", "compressed-tensors", "format",
+                     formats[layout], "config_groups", "group_0", "weights", weights, "input_activations", "targets",
+                     "Linear", "ignore", "lm_head");
 }
 
 static void write_config(const char *dir, const struct layout_checkpoint *c)
 {
-    json_t *config = json_pack(
-        "{s:[s],s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:b,s:f,s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:s,s:b,s:i,s:i,s:b}",
-        "architectures", "DeepseekV3ForCausalLM", "model_type", "deepseek_v3", "hidden_size", LAYOUT_D, "vocab_size", LAYOUT_V,
-        "num_hidden_layers", LAYERS, "num_nextn_predict_layers", MODULES, "first_k_dense_replace", 1, "moe_layer_freq", 1,
-        "intermediate_size", LAYOUT_DENSE, "moe_intermediate_size", LAYOUT_EXPERT, "n_routed_experts", EXPERTS, "n_shared_experts", 1,
-        "num_experts_per_tok", LAYOUT_CHOSEN, "n_group", 2, "topk_group", 1, "norm_topk_prob", 1, "routed_scaling_factor", 1.5,
-        "scoring_func", "sigmoid", "topk_method", "noaux_tc", "num_attention_heads", LAYOUT_HEADS, "num_key_value_heads", LAYOUT_HEADS,
-        "kv_lora_rank", LATENT, "qk_nope_head_dim", NOPE, "qk_rope_head_dim", ROPE, "v_head_dim", LAYOUT_VALUE, "max_position_embeddings",
-        512, "rms_norm_eps", 1e-6, "rope_theta", 10000, "hidden_act", "silu", "tie_word_embeddings", c->tied, "bos_token_id", 0,
-        "eos_token_id", 1, "attention_bias", 0);
+    json_t *config = json_pack("{s:[s],s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:b,s:f,s:s,s:s,s:i,s:i,"
+                               "s:i,s:i,s:i,s:i,s:i,"
+                               "s:f,s:i,s:s,s:b,s:i,s:i,s:b}",
+                               "architectures", "DeepseekV3ForCausalLM", "model_type", "deepseek_v3", "hidden_size",
+                               LAYOUT_D, "vocab_size", LAYOUT_V, "num_hidden_layers", LAYERS,
+                               "num_nextn_predict_layers", MODULES, "first_k_dense_replace", 1, "moe_layer_freq", 1,
+                               "intermediate_size", LAYOUT_DENSE, "moe_intermediate_size", LAYOUT_EXPERT,
+                               "n_routed_experts", EXPERTS, "n_shared_experts", 1, "num_experts_per_tok", LAYOUT_CHOSEN,
+                               "n_group", 2, "topk_group", 1, "norm_topk_prob", 1, "routed_scaling_factor", 1.5,
+                               "scoring_func", "sigmoid", "topk_method", "noaux_tc", "num_attention_heads",
+                               LAYOUT_HEADS, "num_key_value_heads", LAYOUT_HEADS, "kv_lora_rank", LATENT,
+                               "qk_nope_head_dim", NOPE, "qk_rope_head_dim", ROPE, "v_head_dim", LAYOUT_VALUE,
+                               "max_position_embeddings", 512, "rms_norm_eps", 1e-6, "rope_theta", 10000, "hidden_act",
+                               "silu", "tie_word_embeddings", c->tied, "bos_token_id", 0, "eos_token_id", 1,
+                               "attention_bias", 0);
     char path[96];
     assert_non_null(config);
     json_object_set_new(config, "q_lora_rank", c->no_q_lora ? json_null() : json_integer(Q_LORA));
     if (c->layout == LAYOUT_FP8)
-        json_object_set_new(config, "quantization_config", json_pack("{s:s,s:s,s:s,s:[i,i]}", "quant_method", "fp8", "fmt", "e4m3",
-                                                                     "activation_scheme", "dynamic", "weight_block_size", BLOCK_ROWS, BLOCK_COLS));
+        json_object_set_new(config, "quantization_config",
+                            json_pack("{s:s,s:s,s:s,s:[i,i]}", "quant_method", "fp8", "fmt", "e4m3",
+                                      "activation_scheme", "dynamic", "weight_block_size", BLOCK_ROWS, BLOCK_COLS));
     else if (c->layout != LAYOUT_BF16)
         json_object_set_new(config, "quantization_config", quantization(c->layout));
     snprintf(path, sizeof path, "%s/config.json", dir);

@@ -91,7 +91,8 @@ int64_t layer_parameters(const struct config *c, int layer, int64_t *active)
 void check_parameters(const struct vb_model *m)
 {
     const struct config *c = &m->config;
-    int64_t d = c->hidden_size, table = c->vocab_size * d, part, total = table + d, active = d + table + (c->tie_word_embeddings ? 0 : d);
+    int64_t d = c->hidden_size, table = c->vocab_size * d, part, total = table + d,
+            active = d + table + (c->tie_word_embeddings ? 0 : d);
     if (!c->tie_word_embeddings)
         total += table;
     for (int i = 0; i < c->num_hidden_layers; i++) {

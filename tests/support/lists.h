@@ -1,5 +1,5 @@
-/* tests/support/lists.h -- the tensors of a checkpoint as a list that a test can change before it binds a model to it, and
- * parameter counts computed from a config alone. */
+/* tests/support/lists.h -- the tensors of a checkpoint as a list that a test can change before it binds a model to it,
+ * and parameter counts computed from a config alone. */
 #ifndef VB_TEST_LISTS_H
 #define VB_TEST_LISTS_H
 
@@ -36,12 +36,12 @@ void expect_bind(const struct list *l, int code, const char *format, ...);
 
 int ends_with(const char *name, const char *end);
 
-/* Returns the number of parameters of one layer, computed from the shapes in the papers. *active: how many of them one token
- * uses. */
+/* Returns the number of parameters of one layer, computed from the shapes in the papers. *active: how many of them one
+ * token uses. */
 int64_t layer_parameters(const struct config *c, int layer, int64_t *active);
 
-/* model_parameters and model_active_parameters must equal the sums over all layers (from layer_parameters) plus the parameters
- * outside of the layers. */
+/* model_parameters and model_active_parameters must equal the sums over all layers (from layer_parameters) plus the
+ * parameters outside of the layers. */
 void check_parameters(const struct vb_model *m);
 
 #endif

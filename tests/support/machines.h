@@ -1,5 +1,5 @@
-/* tests/support/machines.h -- topologies of machines with several NUMA nodes, for tests of ops/placement.h. The test machine
- * itself may have one node only. */
+/* tests/support/machines.h -- topologies of machines with several NUMA nodes, for tests of ops/placement.h. The test
+ * machine itself may have one node only. */
 #ifndef VB_TEST_MACHINES_H
 #define VB_TEST_MACHINES_H
 

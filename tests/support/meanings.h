@@ -1,5 +1,5 @@
-/* tests/support/meanings.h -- what a parser of chat answers (tools/serve/meaning.h) says, as one text: its parts begin with ¦R (reasoning),
- * ¦C (content) or ¦T (a call: its id, if it is asked for, its name, a blank, its arguments). */
+/* tests/support/meanings.h -- what a parser of chat answers (tools/serve/meaning.h) says, as one text: its parts begin
+ * with ¦R (reasoning), ¦C (content) or ¦T (a call: its id, if it is asked for, its name, a blank, its arguments). */
 #ifndef VB_TEST_MEANINGS_H
 #define VB_TEST_MEANINGS_H
 
@@ -28,7 +28,10 @@ static inline int said_piece(struct meaning_said *s, char part, const char *text
     return s->text.failed ? VB_NO_MEMORY : VB_OK;
 }
 
-static inline int said_reasoning(void *said, const char *text, size_t size) { return said_piece(said, 'R', text, size); }
+static inline int said_reasoning(void *said, const char *text, size_t size)
+{
+    return said_piece(said, 'R', text, size);
+}
 static inline int said_content(void *said, const char *text, size_t size) { return said_piece(said, 'C', text, size); }
 
 static inline int said_call(void *said, int number, const char *id, const char *name, size_t size)
@@ -54,9 +57,10 @@ static inline int said_arguments(void *said, int number, const char *text, size_
     return said_piece(said, 'T', text, size);
 }
 
-/* Reads the text in three pieces, which end at a and b; or, if step is not 0, in pieces of `step` bytes. Fills *said, whose text the
- * caller frees (writer_close). Returns what the parser returned. */
-static inline int meaning_of(struct meaning_said *said, const struct meaning_options *o, const char *text, size_t size, size_t a, size_t b, size_t step)
+/* Reads the text in three pieces, which end at a and b; or, if step is not 0, in pieces of `step` bytes. Fills *said,
+ * whose text the caller frees (writer_close). Returns what the parser returned. */
+static inline int meaning_of(struct meaning_said *said, const struct meaning_options *o, const char *text, size_t size,
+                             size_t a, size_t b, size_t step)
 {
     const struct meaning_sink sink = {said_reasoning, said_content, said_call, said_arguments};
     struct meaning_parser *m;

@@ -1,5 +1,5 @@
-/* tests/support/one_test.c -- is linked to every test program: `VERBATIM_TEST=NAME build/tests/test_x` runs this test alone.
- * The name may be a pattern with * and ?. */
+/* tests/support/one_test.c -- is linked to every test program: `VERBATIM_TEST=NAME build/tests/test_x` runs this test
+ * alone. The name may be a pattern with * and ?. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

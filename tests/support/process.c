@@ -108,8 +108,8 @@ void forget(struct said *s)
 void expect_code(const struct said *s, int wanted)
 {
     if (s->exit_code != wanted)
-        fail_msg("%s: exit code %d, wanted %d; stdout: %.300s; stderr: %.300s", s->command, s->exit_code, wanted, s->out,
-                 s->err);
+        fail_msg("%s: exit code %d, wanted %d; stdout: %.300s; stderr: %.300s", s->command, s->exit_code, wanted,
+                 s->out, s->err);
 }
 
 /* ---- a child that runs beside the test ---- */

@@ -1,8 +1,8 @@
 /* tests/support/process.h -- runs the `verbatim` command as a user would, and checks its output.
  *
  * No test here depends on the speed of the machine. A test either waits for something that it can observe of the child
- * process (its output, its files, its state in /proc), or stops the child at a known place. PATIENCE only keeps a broken test
- * from waiting for ever. */
+ * process (its output, its files, its state in /proc), or stops the child at a known place. PATIENCE only keeps a
+ * broken test from waiting for ever. */
 #ifndef VB_TEST_PROCESS_H
 #define VB_TEST_PROCESS_H
 
@@ -73,7 +73,8 @@ void expect_code(const struct said *s, int wanted);
 
 /* ---- a child that runs beside the test ---- */
 
-/* Finds the line of /proc/CHILD/status that begins with `key`, copies it to `line`, and returns the part after `key`. */
+/* Finds the line of /proc/CHILD/status that begins with `key`, copies it to `line`, and returns the part after
+ * `key`. */
 const char *status_of(pid_t child, const char *key, char line[256]);
 
 /* The child's state in /proc: 'R' running, 'S' waiting for something, 'Z' ended and not yet waited for. */
@@ -82,41 +83,43 @@ int state_of(pid_t child);
 /* Whether the child has a handler for this signal. */
 int handles(pid_t child, int number);
 
-/* WAIT_UNTIL calls this function, which sleeps for a millisecond. If the child has ended or the time is over, the function fails
- * the test. */
+/* WAIT_UNTIL calls this function, which sleeps for a millisecond. If the child has ended or the time is over, the
+ * function fails the test. */
 void not_yet(pid_t child, int ended, time_t end, const char *wanted);
 
-/* Waits until the condition is true. If the child ends before, the test fails. The test must not have called waitpid for the
- * child yet. */
+/* Waits until the condition is true. If the child ends before, the test fails. The test must not have called waitpid
+ * for the child yet. */
 #define WAIT_UNTIL(child, condition) \
     for (time_t end_ = time(NULL) + PATIENCE, ended_; ended_ = state_of(child) == 'Z', !(condition);) \
         not_yet(child, (int)ended_, end_, #condition)
 
-/* Makes a pseudo-terminal whose output is stopped, as after Ctrl-S: a process that writes to it blocks until the test calls let_on.
- * Returns the descriptor that the test reads from. *theirs: the descriptor for the child. */
+/* Makes a pseudo-terminal whose output is stopped, as after Ctrl-S: a process that writes to it blocks until the test
+ * calls let_on. Returns the descriptor that the test reads from. *theirs: the descriptor for the child. */
 int holding_terminal(int *theirs);
 void let_on(int theirs);
 
 /* ---- checks of the output ---- */
 
-/* The run must end with this exit code, an empty stdout, and one line on stderr that contains `part`. Releases the run. */
+/* The run must end with this exit code, an empty stdout, and one line on stderr that contains `part`. Releases the
+ * run. */
 void expect_failure(struct said s, int code, const char *part);
 
 /* Returns the JSON value in stdout, which must consist of this value and a newline. */
 json_t *parsed(const struct said *s);
 
-/* Runs the command. The command must print JSON, leave stderr empty, and end with exit code 0 (json_of) or `code` (json_of_code).
- * Returns the JSON value. */
+/* Runs the command. The command must print JSON, leave stderr empty, and end with exit code 0 (json_of) or `code`
+ * (json_of_code). Returns the JSON value. */
 json_t *json_of(const char *const *arguments);
 json_t *json_of_code(int code, const char *const *arguments);
 
 #define JSON(...) json_of((const char *const[]){verbatim, __VA_ARGS__, "--json", NULL})
 
-/* Expects exit code 0, and returns an array with the JSON objects that the command printed, one in each line. Releases the run. */
+/* Expects exit code 0, and returns an array with the JSON objects that the command printed, one in each line. Releases
+ * the run. */
 json_t *json_lines(struct said s);
 
-/* The object must have exactly these keys with these types. Example: "tokens:a text:n". Types: i integer, r real, s string,
- * b boolean, a array, o object, n null, R real or null. */
+/* The object must have exactly these keys with these types. Example: "tokens:a text:n". Types: i integer, r real, s
+ * string, b boolean, a array, o object, n null, R real or null. */
 void expect_keys(const json_t *object, const char *keys);
 
 /* Each function returns the value of a key. If the value has another type, integer() returns 0, real() fails the test,

@@ -1,5 +1,5 @@
-/* tests/support/prompts.h -- for tests of `generate --prompts`: a file of prompts and the answers to it, in the directory of
- * the running test. */
+/* tests/support/prompts.h -- for tests of `generate --prompts`: a file of prompts and the answers to it, in the
+ * directory of the running test. */
 #ifndef VB_TEST_PROMPTS_H
 #define VB_TEST_PROMPTS_H
 
@@ -15,8 +15,9 @@ int make_prompts_dir(void **unused);
 
 #define WITH_DIR(test) cmocka_unit_test_setup_teardown(test, make_prompts_dir, remove_test_dir)
 
-/* Parses answers, one per line. The answer whose "index" is i becomes answer[i]. Entries of `answer` without an answer are NULL.
- * Returns the number of answers. read_answers does the same for the file `out`. Release the answers with drop_answers. */
+/* Parses answers, one per line. The answer whose "index" is i becomes answer[i]. Entries of `answer` without an answer
+ * are NULL. Returns the number of answers. read_answers does the same for the file `out`. Release the answers with
+ * drop_answers. */
 size_t answers_in(const char *text, json_t *answer[MOST]);
 size_t read_answers(json_t *answer[MOST]);
 void drop_answers(json_t *answer[MOST]);

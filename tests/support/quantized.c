@@ -144,9 +144,11 @@ static void put_random_mlp(struct gguf_writer *w, struct quantized_model *q, con
     put_linear(w, q, prefix, name, NULL, E, D, width);
 }
 
-static void put_random_attention(struct gguf_writer *w, struct quantized_model *q, const struct config *c, const char *p)
+static void put_random_attention(struct gguf_writer *w, struct quantized_model *q, const struct config *c,
+                                 const char *p)
 {
-    int D = c->hidden_size, H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
+    int D = c->hidden_size, H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim,
+        V = c->v_head_dim;
     int C = c->kv_lora_rank, Q = c->q_lora_rank;
     size_t h = (size_t)H;
     put_norm(w, q, p, "attn_norm", D);
@@ -192,13 +194,35 @@ static void put_random_layer(struct gguf_writer *w, struct quantized_model *q, c
 static struct config quantized_config(const struct quantized_model *q)
 {
     struct config c = {
-        .vocab_size = 96, .hidden_size = q->large ? 256 : 64, .num_hidden_layers = 1, .num_nextn_predict_layers = 1,
-        .max_position_embeddings = 128, .rms_norm_eps = 1e-6, .num_attention_heads = 2, .q_lora_rank = q->large ? 0 : 32, .kv_lora_rank = q->large ? 256 : 64,
-        .qk_nope_head_dim = q->large ? 256 : 32, .qk_rope_head_dim = 8, .v_head_dim = q->large ? 128 : 16,
-        .rope_theta = 10000, .intermediate_size = q->large ? 256 : 96, .moe_intermediate_size = q->large ? 256 : 32,
-        .n_routed_experts = 4, .n_shared_experts = 1, .num_experts_per_tok = 2, .n_group = 1, .topk_group = 1,
-        .first_k_dense_replace = 1, .moe_layer_freq = 1, .norm_topk_prob = 1, .routed_scaling_factor = 1.5,
-        .scoring_func = SCORING_SIGMOID, .bos_token_id = 0, .num_eos = 1, .eos_token_ids = {1}, .tie_word_embeddings = q->tied,
+        .vocab_size = 96,
+        .hidden_size = q->large ? 256 : 64,
+        .num_hidden_layers = 1,
+        .num_nextn_predict_layers = 1,
+        .max_position_embeddings = 128,
+        .rms_norm_eps = 1e-6,
+        .num_attention_heads = 2,
+        .q_lora_rank = q->large ? 0 : 32,
+        .kv_lora_rank = q->large ? 256 : 64,
+        .qk_nope_head_dim = q->large ? 256 : 32,
+        .qk_rope_head_dim = 8,
+        .v_head_dim = q->large ? 128 : 16,
+        .rope_theta = 10000,
+        .intermediate_size = q->large ? 256 : 96,
+        .moe_intermediate_size = q->large ? 256 : 32,
+        .n_routed_experts = 4,
+        .n_shared_experts = 1,
+        .num_experts_per_tok = 2,
+        .n_group = 1,
+        .topk_group = 1,
+        .first_k_dense_replace = 1,
+        .moe_layer_freq = 1,
+        .norm_topk_prob = 1,
+        .routed_scaling_factor = 1.5,
+        .scoring_func = SCORING_SIGMOID,
+        .bos_token_id = 0,
+        .num_eos = 1,
+        .eos_token_ids = {1},
+        .tie_word_embeddings = q->tied,
     };
     config_set_dims(&c);
     return c;

@@ -52,9 +52,9 @@ static int start(struct member *m)
     uint32_t any = 0;
     for (int i = 0; i < o->count; i++)
         any |= o->weights[i];
-    vb_ranks_options options = {.allocator = o->allocator[m->rank], .rank = m->rank, .count = o->count, .weights = any ? o->weights : NULL,
-                                .all_gather = all_gather, .context = m, .host = host, .threads = o->threads ? o->threads : 1,
-                                .isa = o->isa[m->rank]};
+    vb_ranks_options options = {.allocator = o->allocator[m->rank], .rank = m->rank, .count = o->count,
+                                .weights = any ? o->weights : NULL, .all_gather = all_gather, .context = m,
+                                .host = host, .threads = o->threads ? o->threads : 1, .isa = o->isa[m->rank]};
     return vb_ranks_open(&m->ranks, &options, &m->error);
 }
 
@@ -166,7 +166,8 @@ void note_run(struct notes *n, vb_session *s, size_t count, const char *what)
         note(n, (uint64_t)r.token[i], "%s: token %zu", what, i);
     }
     for (size_t k = 0; k < VB_MAX_DRAFT; k++)
-        note(n, r.result.drafted_by_depth[k] << 32 | r.result.accepted_by_depth[k], "%s: drafts at depth %zu", what, k + 1);
+        note(n, r.result.drafted_by_depth[k] << 32 | r.result.accepted_by_depth[k], "%s: drafts at depth %zu", what,
+             k + 1);
 }
 
 void check_notes(const char *what, const struct notes *alone, const struct notes *together)
@@ -175,14 +176,16 @@ void check_notes(const char *what, const struct notes *alone, const struct notes
         fail_msg("%s: nothing was noted", what);
     for (size_t i = 0; i < alone->count || i < together->count; i++) {
         if (i >= alone->count || i >= together->count || strcmp(alone->note[i].what, together->note[i].what))
-            fail_msg("%s: note %zu is \"%s\", in one process \"%s\"", what, i, i < together->count ? together->note[i].what : "",
-                     i < alone->count ? alone->note[i].what : "");
+            fail_msg("%s: note %zu is \"%s\", in one process \"%s\"", what, i,
+                     i < together->count ? together->note[i].what : "", i < alone->count ? alone->note[i].what : "");
         if (alone->note[i].value != together->note[i].value)
-            fail_msg("%s: %s is %" PRIx64 ", in one process %" PRIx64, what, alone->note[i].what, together->note[i].value, alone->note[i].value);
+            fail_msg("%s: %s is %" PRIx64 ", in one process %" PRIx64, what, alone->note[i].what,
+                     together->note[i].value, alone->note[i].value);
     }
 }
 
-void check_scenario(const char *what, const char *dir, const vb_model_options *o, const struct group_options *g, scenario *compute, void *context)
+void check_scenario(const char *what, const char *dir, const vb_model_options *o, const struct group_options *g,
+                    scenario *compute, void *context)
 {
     struct notes alone = {0}, together = {0};
     struct group *group = NULL;

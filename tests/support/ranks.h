@@ -1,5 +1,5 @@
-/* tests/support/ranks.h -- a group of ranks in one process: each rank is a thread, and they exchange bytes in memory. Also functions that
- * record the results of a run, to compare a run on ranks with the same run in one process. */
+/* tests/support/ranks.h -- a group of ranks in one process: each rank is a thread, and they exchange bytes in memory.
+ * Also functions that record the results of a run, to compare a run on ranks with the same run in one process. */
 #ifndef VB_TEST_RANKS_H
 #define VB_TEST_RANKS_H
 
@@ -16,7 +16,8 @@ struct group_options {
     /* Called on each rank before an exchange, and after it with `done`. NULL: nothing is called. */
     void (*exchange)(void *context, int rank, int done, const void *buffer, const size_t *offset);
     void *context;
-    /* Called on a rank whose vb_ranks_follow failed. Unless it ends the process, the other ranks wait for ever. NULL: group_close fails. */
+    /* Called on a rank whose vb_ranks_follow failed. Unless it ends the process, the other ranks wait for ever. NULL:
+     * group_close fails. */
     void (*failed)(int rank, const vb_error *err);
 };
 
@@ -39,8 +40,10 @@ struct notes {
 };
 __attribute__((format(printf, 3, 4))) void note(struct notes *n, uint64_t value, const char *what, ...);
 /* Notes a hash of `size` bytes. */
-__attribute__((format(printf, 4, 5))) void note_bytes(struct notes *n, const void *data, size_t size, const char *what, ...);
-/* Continues a session by `count` tokens, and notes the tokens, the logits from which they were chosen, and how many drafts there were. */
+__attribute__((format(printf, 4, 5))) void note_bytes(struct notes *n, const void *data, size_t size, const char *what,
+                                                      ...);
+/* Continues a session by `count` tokens, and notes the tokens, the logits from which they were chosen, and how many
+ * drafts there were. */
 void note_run(struct notes *n, vb_session *s, size_t count, const char *what);
 /* Fails if two runs have different notes. */
 void check_notes(const char *what, const struct notes *alone, const struct notes *together);
@@ -48,6 +51,7 @@ void check_notes(const char *what, const struct notes *alone, const struct notes
 /* A run of a model. `context` is that of check_scenario. */
 typedef void scenario(vb_model *m, struct notes *n, void *context);
 /* Runs the scenario in one process and on a group of ranks, and compares the notes. */
-void check_scenario(const char *what, const char *dir, const vb_model_options *o, const struct group_options *g, scenario *compute, void *context);
+void check_scenario(const char *what, const char *dir, const vb_model_options *o, const struct group_options *g,
+                    scenario *compute, void *context);
 
 #endif

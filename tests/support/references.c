@@ -88,7 +88,8 @@ static void keep_set(void *context, const struct reference_value *v)
             k->sets[(i * k->layers + v->layer) * k->topk + j] = j < v->cols ? (int32_t)v->data[i * v->cols + j] : -1;
 }
 
-int32_t *reference_sets(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S)
+int32_t *reference_sets(const struct reference *r, const struct reference_options *options, const int32_t *tokens,
+                        int S)
 {
     const struct config *c = reference_config(r);
     struct kept kept = {NULL, c->num_hidden_layers, c->index_topk};

@@ -12,7 +12,9 @@ static int is_linear(const struct tensor *t)
 /* Number i of a tensor as f32. block: how many rows and columns share one scale of an FP8 tensor. */
 static float stored_number(const struct checkpoint *c, const struct tensor *t, const int block[2], size_t i)
 {
-    struct weight_view v = {.type = t->dtype == DTYPE_F32 ? WEIGHT_F32 : t->dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16,
+    struct weight_view v = {.type = t->dtype == DTYPE_F32 ? WEIGHT_F32
+                                    : t->dtype == DTYPE_F16 ? WEIGHT_F16
+                                    : WEIGHT_BF16,
                             .data = t->data, .rows = 1, .cols = t->bytes, .stride = 0};
     char name[TENSOR_MAX_NAME + 16];
     float x, scale;
@@ -49,7 +51,8 @@ static size_t retype_tensor(char *to, const struct retype *r, const struct check
             float x = stored_number(c, t, block, i);
             x = dtype == DTYPE_F32 ? (float)((double)x * (1.0 + r->noise * u)) : x;
             uint16_t half = nearest_bf16(x);
-            memcpy(to + i * (dtype == DTYPE_F32 ? 4 : 2), dtype == DTYPE_F32 ? (void *)&x : &half, dtype == DTYPE_F32 ? 4 : 2);
+            memcpy(to + i * (dtype == DTYPE_F32 ? 4 : 2), dtype == DTYPE_F32 ? (void *)&x : &half,
+                   dtype == DTYPE_F32 ? 4 : 2);
         }
     }
     if (r->tiny && !strcmp(r->tiny, t->name)) {
@@ -86,14 +89,16 @@ void retype(char dir[64], const struct retype *r, size_t *was, size_t *is)
         enum dtype wanted = is_linear(t) ? r->linear : t->ndim == 2 ? r->others : DTYPE_OTHER;
         enum dtype dtype = wanted == DTYPE_OTHER ? t->dtype : wanted;
         assert_true(dtype != DTYPE_F8_E4M3);
-        size_t bytes = retype_tensor(data + used, r, c, t, block, dtype, &seed), n = bytes / (dtype == DTYPE_F32 ? 4 : 2);
+        size_t bytes = retype_tensor(data + used, r, c, t, block, dtype, &seed),
+               n = bytes / (dtype == DTYPE_F32 ? 4 : 2);
         *was += is_linear(t) && t->dtype != DTYPE_BF16 ? n : 0;
         *is += is_linear(t) && dtype != DTYPE_BF16 ? n : 0;
         json_t *shape = json_array();
         for (int d = 0; d < t->ndim; d++)
             json_array_append_new(shape, json_integer(t->shape[d]));
-        json_object_set_new(all, t->name, json_pack("{s:s,s:o,s:[I,I]}", "dtype", names[dtype], "shape", shape, "data_offsets",
-                                                    (json_int_t)used, (json_int_t)(used + bytes)));
+        json_object_set_new(all, t->name,
+                            json_pack("{s:s,s:o,s:[I,I]}", "dtype", names[dtype], "shape", shape, "data_offsets",
+                                      (json_int_t)used, (json_int_t)(used + bytes)));
         used += bytes;
     }
     make_dir(dir);

@@ -55,7 +55,8 @@ static void write_documents(const char *name, int documents, uint32_t seed, int 
         }
         strcat(text, masked ? "], \"loss_mask\": [" : "]}\n");
         for (int k = 0; k < count && masked; k++)
-            snprintf(text + strlen(text), 8, "%s%d%s", k ? "," : "", (k + documents * i) % 3 > 0, k + 1 < count ? "" : "]}\n");
+            snprintf(text + strlen(text), 8, "%s%d%s", k ? "," : "", (k + documents * i) % 3 > 0,
+                     k + 1 < count ? "" : "]}\n");
     }
     write_text(runs_dir, name, text);
 }

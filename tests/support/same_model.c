@@ -64,9 +64,17 @@ void check_same_ids(const struct vb_tokenizer *a, const struct vb_tokenizer *b, 
 void check_same_texts(const struct vb_tokenizer *a, const struct vb_tokenizer *b)
 {
     static const char *const texts[] = {
-        "", "Once upon a time there was a miller", "  two  spaces\t\tand\n\nlines \r\n", "12345 1 22 333 4444",
-        "it's o'clock, isn't it?!", "<|begin_of_sentence|>Hansel<|end_of_sentence|> ", "<|begin|>a<|hole|>b<|end|>",
-        "\u00e9t\u00e9 \u4e2d\u6587\u3042 \u1e9e\u01c5", "a.b(c)[d]{e}; #!$%&'*+,-./", "\U0001F600\u200d\ufe0f", "[PAD1023]",
+        "",
+        "Once upon a time there was a miller",
+        "  two  spaces\t\tand\n\nlines \r\n",
+        "12345 1 22 333 4444",
+        "it's o'clock, isn't it?!",
+        "<|begin_of_sentence|>Hansel<|end_of_sentence|> ",
+        "<|begin|>a<|hole|>b<|end|>",
+        "\u00e9t\u00e9 \u4e2d\u6587\u3042 \u1e9e\u01c5",
+        "a.b(c)[d]{e}; #!$%&'*+,-./",
+        "\U0001F600\u200d\ufe0f",
+        "[PAD1023]",
     };
     for (size_t i = 0; i < COUNT(texts); i++)
         for (int special = 0; special < 2; special++)

@@ -1,13 +1,13 @@
-/* tests/support/same_model.h -- checks that two models are equal: a directory in the Hugging Face layout, and a GGUF file that was
- * made from it. `what` names the case in messages. */
+/* tests/support/same_model.h -- checks that two models are equal: a directory in the Hugging Face layout, and a GGUF
+ * file that was made from it. `what` names the case in messages. */
 #ifndef VB_TEST_SAME_MODEL_H
 #define VB_TEST_SAME_MODEL_H
 
 #include "engine/text/tokenizer.h"
 #include "tests/support/engine_support.h"
 
-/* Runs both models: twelve tokens after a random prompt, with drafts if there are MTP modules. Both runs must have the same
- * logits. */
+/* Runs both models: twelve tokens after a random prompt, with drafts if there are MTP modules. Both runs must have the
+ * same logits. */
 void check_same_runs(const char *what, const vb_model *directory, const vb_model *file);
 
 /* Two numbers must have the same bits. */
@@ -22,7 +22,8 @@ void check_same_ids(const struct vb_tokenizer *a, const struct vb_tokenizer *b, 
 /* Calls check_same_ids for a list of texts, some of which contain special tokens. */
 void check_same_texts(const struct vb_tokenizer *a, const struct vb_tokenizer *b);
 
-/* The first `size` tokens, the ids of BOS and EOS, and the ids of the texts that check_same_texts compares must be equal. */
+/* The first `size` tokens, the ids of BOS and EOS, and the ids of the texts that check_same_texts compares must be
+ * equal. */
 void check_same_tokenizer(const struct vb_tokenizer *a, const struct vb_tokenizer *b, int32_t size);
 
 #endif

@@ -28,7 +28,9 @@ static inline uint32_t chance(uint32_t n) /* splitmix64 */
 static inline size_t judge_length(const json_t *string)
 {
     size_t n = 0;
-    for (const unsigned char *c = (const unsigned char *)json_string_value(string), *end = c + json_string_length(string); c < end; c++)
+    for (const unsigned char *c = (const unsigned char *)json_string_value(string),
+                             *end = c + json_string_length(string);
+         c < end; c++)
         n += *c < 0x80 || *c >= 0xc0;
     return n;
 }
@@ -62,7 +64,8 @@ static inline int judge_equal(const json_t *a, const json_t *b)
 
 static inline int judge_type(const char *type, const json_t *value)
 {
-    return (!strcmp(type, "string") && json_is_string(value)) || (!strcmp(type, "integer") && json_is_integer(value)) || /* 1.0 is not written */
+    /* 1.0 is not written */
+    return (!strcmp(type, "string") && json_is_string(value)) || (!strcmp(type, "integer") && json_is_integer(value)) ||
            (!strcmp(type, "number") && json_is_number(value)) || (!strcmp(type, "boolean") && json_is_boolean(value)) ||
            (!strcmp(type, "null") && json_is_null(value)) || (!strcmp(type, "object") && json_is_object(value)) ||
            (!strcmp(type, "array") && json_is_array(value));
@@ -81,7 +84,8 @@ static inline const json_t *judge_reference(const json_t *root, const char *ref)
 
 static inline int judge_object(const json_t *root, const json_t *schema, const json_t *value)
 {
-    json_t *properties = json_object_get(schema, "properties"), *more = json_object_get(schema, "additionalProperties"), *member, *name;
+    json_t *properties = json_object_get(schema, "properties"), *more = json_object_get(schema, "additionalProperties"),
+           *member, *name;
     const char *key;
     size_t i;
     json_object_foreach((json_t *)(uintptr_t)value, key, member) {
@@ -97,8 +101,8 @@ static inline int judge_object(const json_t *root, const json_t *schema, const j
 
 static inline int judge_array(const json_t *root, const json_t *schema, const json_t *value)
 {
-    json_t *prefix = json_object_get(schema, "prefixItems"), *items = json_object_get(schema, "items"), *least = json_object_get(schema, "minItems"),
-           *most = json_object_get(schema, "maxItems"), *item;
+    json_t *prefix = json_object_get(schema, "prefixItems"), *items = json_object_get(schema, "items"),
+           *least = json_object_get(schema, "minItems"), *most = json_object_get(schema, "maxItems"), *item;
     size_t i, n = json_array_size(value);
     if ((least && (double)n < json_number_value(least)) || (most && (double)n > json_number_value(most)))
         return 0;
@@ -123,8 +127,9 @@ static inline int judge_one_of(const json_t *root, const json_t *schema, const j
 
 static inline int judge_keywords(const json_t *root, const json_t *schema, const json_t *value)
 {
-    json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"), *constant = json_object_get(schema, "const"),
-           *ref = json_object_get(schema, "$ref"), *least = json_object_get(schema, "minLength"), *most = json_object_get(schema, "maxLength"), *one;
+    json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"),
+           *constant = json_object_get(schema, "const"), *ref = json_object_get(schema, "$ref"),
+           *least = json_object_get(schema, "minLength"), *most = json_object_get(schema, "maxLength"), *one;
     size_t i;
     int found = 0;
     if (ref && !judge(root, judge_reference(root, json_string_value(ref)), value))
@@ -145,8 +150,10 @@ static inline int judge_keywords(const json_t *root, const json_t *schema, const
     if (json_is_string(value) && ((least && (double)judge_length(value) < json_number_value(least)) ||
                                   (most && (double)judge_length(value) > json_number_value(most))))
         return 0;
-    if (json_is_object(value) && (json_object_get(schema, "properties") || json_object_get(schema, "required") ||
-                                  json_object_get(schema, "additionalProperties") || type) && !judge_object(root, schema, value))
+    if (json_is_object(value) &&
+        (json_object_get(schema, "properties") || json_object_get(schema, "required") ||
+         json_object_get(schema, "additionalProperties") || type) &&
+        !judge_object(root, schema, value))
         return 0;
     return (!json_is_array(value) || judge_array(root, schema, value)) && judge_one_of(root, schema, value);
 }
@@ -185,8 +192,9 @@ static inline json_t *parsed(const char *text)
 
 static inline json_t *random_constant(int depth)
 {
-    static const char *const scalars[] = {"null", "true", "false", "0", "1", "-7", "12", "123", "1.5", "-0.25", "1e30", "\"\"", "\"a\"", "\"ab\"",
-                                          "\"\\\"q\\\\\"", "\"\\u00e9\\ud83d\\ude00\"", "\"\\n\"", "\"b\""};
+    static const char *const scalars[] = {"null", "true", "false", "0", "1", "-7", "12", "123", "1.5", "-0.25", "1e30",
+                                          "\"\"", "\"a\"", "\"ab\"", "\"\\\"q\\\\\"", "\"\\u00e9\\ud83d\\ude00\"",
+                                          "\"\\n\"", "\"b\""};
     json_t *value;
     if (!depth || chance(4))
         return parsed(scalars[chance(sizeof scalars / sizeof *scalars)]);
@@ -223,7 +231,10 @@ static inline json_t *random_object_schema(int depth)
         }
     uint32_t more = chance(5);
     if (more < 3)
-        json_object_set_new(schema, "additionalProperties", more == 0 ? json_false() : more == 1 ? json_true() : random_schema(depth));
+        json_object_set_new(schema, "additionalProperties",
+                            more == 0 ? json_false()
+                            : more == 1 ? json_true()
+                            : random_schema(depth));
     if ((more == 1 || more == 2) && !chance(4))
         json_array_append_new(required, json_string("z"));
     json_object_set_new(schema, "properties", properties);
@@ -250,10 +261,14 @@ static inline json_t *random_array_schema(int depth)
 
 static inline json_t *random_schema(int depth)
 {
-    static const char *const simple[] = {"{\"type\": \"string\"}", "{\"type\": \"string\", \"maxLength\": 2}", "{\"type\": \"string\", \"minLength\": 2}",
-        "{\"type\": \"string\", \"minLength\": 1, \"maxLength\": 3}", "{\"type\": \"integer\"}", "{\"type\": \"number\"}", "{\"type\": \"boolean\"}",
-        "{\"type\": \"null\", \"title\": \"nothing\"}", "{\"type\": [\"string\", \"null\"]}", "{\"type\": [\"integer\", \"boolean\"]}", "{}", "true",
-        "{\"$ref\": \"#\"}", "{\"$ref\": \"#/$defs/one\"}", "{\"$ref\": \"#/definitions/two\", \"description\": \"it\"}"};
+    static const char *const simple[] = {"{\"type\": \"string\"}", "{\"type\": \"string\", \"maxLength\": 2}",
+                                         "{\"type\": \"string\", \"minLength\": 2}",
+                                         "{\"type\": \"string\", \"minLength\": 1, \"maxLength\": 3}",
+                                         "{\"type\": \"integer\"}", "{\"type\": \"number\"}", "{\"type\": \"boolean\"}",
+                                         "{\"type\": \"null\", \"title\": \"nothing\"}",
+                                         "{\"type\": [\"string\", \"null\"]}", "{\"type\": [\"integer\", \"boolean\"]}",
+                                         "{}", "true", "{\"$ref\": \"#\"}", "{\"$ref\": \"#/$defs/one\"}",
+                                         "{\"$ref\": \"#/definitions/two\", \"description\": \"it\"}"};
     json_t *schema;
     switch (depth ? chance(9) : chance(3)) {
     case 0:
@@ -294,7 +309,8 @@ static inline json_t *random_member(const json_t *root, const json_t *schema, in
 
 static inline json_t *random_string(uint32_t least)
 {
-    static const char *const parts[] = {"a", "b", "\xc3\xa9", "\xf0\x9f\x98\x80", " ", "\\", "\"", "\n", "z", "\xe2\x82\xac"};
+    static const char *const parts[] = {"a", "b", "\xc3\xa9", "\xf0\x9f\x98\x80", " ", "\\", "\"", "\n", "z",
+                                        "\xe2\x82\xac"};
     char text[128] = "";
     for (uint32_t n = least + chance(3); n-- && strlen(text) < 100;)
         strcat(text, parts[chance(sizeof parts / sizeof *parts)]);
@@ -328,8 +344,10 @@ static inline json_t *random_of_type(const json_t *root, const json_t *schema, c
         json_t *value = json_array(), *prefix = json_object_get(schema, "prefixItems");
         size_t n = (size_t)json_integer_value(json_object_get(schema, "minItems")) + chance(3) - !chance(10);
         for (size_t i = 0; i < n && i < 8; i++)
-            json_array_append_new(value, random_member(root, i < json_array_size(prefix) ? json_array_get(prefix, i) : json_object_get(schema,
-                "items"), depth));
+            json_array_append_new(value, random_member(root,
+                                                       i < json_array_size(prefix) ? json_array_get(prefix, i)
+                                                                                   : json_object_get(schema, "items"),
+                                                       depth));
         return value;
     }
     if (!strcmp(type, "string"))
@@ -341,7 +359,8 @@ static inline json_t *random_of_type(const json_t *root, const json_t *schema, c
 
 static inline json_t *random_value(const json_t *root, const json_t *schema, int depth)
 {
-    const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"), *any = json_object_get(schema, "anyOf");
+    const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"),
+                 *any = json_object_get(schema, "anyOf");
     const json_t *ref = json_object_get(schema, "$ref");
     if (json_is_array(type))
         type = json_array_get(type, chance((uint32_t)json_array_size(type)));
@@ -364,7 +383,8 @@ static inline char *written(const json_t *value)
 {
     static const size_t spaces[] = {JSON_COMPACT, 0, JSON_INDENT(2), JSON_INDENT(4)};
     for (int digits = 15; digits < 17; digits++) {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits) | spaces[chance(4)]);
+        char *text = json_dumps(value,
+                                JSON_ENCODE_ANY | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits) | spaces[chance(4)]);
         json_t *again = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
         int same = again && json_equal(again, value);
         json_decref(again);

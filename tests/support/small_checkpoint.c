@@ -1,4 +1,5 @@
-/* tests/support/small_checkpoint.c -- generated checkpoints that are small enough to compute them some thousand times. */
+/* tests/support/small_checkpoint.c -- generated checkpoints that are small enough to compute them some thousand
+ * times. */
 #include "tests/support/small_checkpoint.h"
 
 #include "tests/support/differences.h"
@@ -16,29 +17,37 @@ enum { D = 8,
        EXPERT = 3,
        LAYERS = 2 };
 
-#define V3_KEYS "\"n_group\":2,\"topk_group\":1,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"routed_scaling_factor\":1.5,"
+#define V3_KEYS \
+    "\"n_group\":2,\"topk_group\":1,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"routed_scaling_" \
+    "factor\":1.5,"
 #define YARN \
-    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1," \
+    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_" \
+    "slow\":1," \
     "\"mscale\":1.0,\"mscale_all_dim\":0.7},"
 
 const struct small_checkpoint small_checkpoints[] = {
     {"v3", "DeepseekV3ForCausalLM", V3_KEYS YARN "\"norm_topk_prob\":true,", .bias = 1, .modules = 2},
     {"v2, tied, no q_lora", "DeepseekV2ForCausalLM",
-     "\"n_group\":1,\"topk_group\":1,\"topk_method\":\"greedy\",\"norm_topk_prob\":false,\"routed_scaling_factor\":1.5,",
+     "\"n_group\":1,\"topk_group\":1,\"topk_method\":\"greedy\",\"norm_topk_prob\":false,"
+     "\"routed_scaling_factor\":1.5,",
      .tied = 1, .no_q_lora = 1},
     {"v2", "DeepseekV2ForCausalLM",
-     "\"n_group\":2,\"topk_group\":1,\"topk_method\":\"group_limited_greedy\",\"norm_topk_prob\":true,\"routed_scaling_factor\":1.5,", .modules = 0},
+     "\"n_group\":2,\"topk_group\":1,\"topk_method\":\"group_limited_greedy\",\"norm_topk_prob\":true,"
+     "\"routed_scaling_factor\":1.5,", .modules = 0},
     {"mistral4", "Mistral4ForCausalLM",
-     "\"n_group\":2,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":1.5,\"rope_parameters\":{\"type\":\"yarn\","
-     "\"rope_theta\":10000.0,\"factor\":4.0,\"original_max_position_embeddings\":4,\"max_position_embeddings\":64,\"beta_fast\":4.0,"
-     "\"beta_slow\":1.0,\"mscale\":1.0,\"mscale_all_dim\":1.0,\"llama_4_scaling_beta\":0.1},",
+     "\"n_group\":2,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":1.5,"
+     "\"rope_parameters\":{\"type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":4.0,"
+     "\"original_max_position_embeddings\":4,\"max_position_embeddings\":64,\"beta_fast\":4.0,\"beta_slow\":1.0,"
+     "\"mscale\":1.0,\"mscale_all_dim\":1.0,\"llama_4_scaling_beta\":0.1},",
      .all_experts = 1},
-    {"v3, halves", "DeepseekV3ForCausalLM", V3_KEYS "\"norm_topk_prob\":false,\"rope_interleave\":false,", .bias = 1, .modules = 1},
+    {"v3, halves", "DeepseekV3ForCausalLM", V3_KEYS "\"norm_topk_prob\":false,\"rope_interleave\":false,", .bias = 1,
+     .modules = 1},
     {.name = NULL},
 };
 
 const struct small_checkpoint small_with_heads[] = {
-    {"v3, heads", "DeepseekV3ForCausalLM", V3_KEYS YARN "\"norm_topk_prob\":true,\"n_future_tokens\":3,", .bias = 1, .heads = 2},
+    {"v3, heads", "DeepseekV3ForCausalLM", V3_KEYS YARN "\"norm_topk_prob\":true,\"n_future_tokens\":3,", .bias = 1,
+     .heads = 2},
     {"v2, a head after the last layer", "DeepseekV2ForCausalLM",
      "\"n_group\":1,\"topk_group\":1,\"topk_method\":\"greedy\",\"norm_topk_prob\":false,\"routed_scaling_factor\":1.5,"
      "\"n_future_tokens\":2,\"trunk_layers\":2,",
@@ -63,7 +72,8 @@ static void put(struct writer *w, const char *prefix, const char *name, size_t r
         snprintf(shape, sizeof shape, "[%zu,%zu]", rows, cols);
     else
         snprintf(shape, sizeof shape, "[%zu]", cols);
-    w->used += (size_t)sprintf(w->header + w->used, "%s\"%s%s\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+    w->used += (size_t)sprintf(w->header + w->used,
+                               "%s\"%s%s\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
                                w->used ? "," : "{", prefix, name, shape, 4 * w->count, 4 * (w->count + n));
     for (size_t i = 0; i < n; i++) { /* norms about 1 */
         double x = random_argument(&w->state);
@@ -149,10 +159,11 @@ void small_checkpoint(char dir[64], const struct small_checkpoint *c)
     strcpy(w.header + w.used, "}");
     write_safetensors(dir, "model.safetensors", w.header, w.data, w.count * sizeof *w.data);
     snprintf(config, sizeof config,
-             "{\"architectures\":[\"%s\"],%s\"hidden_size\":%d,\"vocab_size\":%d,\"num_hidden_layers\":%d,\"num_nextn_predict_layers\":%d,"
-             "\"first_k_dense_replace\":%d,\"intermediate_size\":%d,\"moe_intermediate_size\":%d,\"n_routed_experts\":%d,"
-             "\"n_shared_experts\":1,\"num_experts_per_tok\":2,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"q_lora_rank\":%s,"
-             "\"kv_lora_rank\":%d,\"qk_nope_head_dim\":%d,\"qk_rope_head_dim\":%d,\"v_head_dim\":%d,\"max_position_embeddings\":64,"
+             "{\"architectures\":[\"%s\"],%s\"hidden_size\":%d,\"vocab_size\":%d,\"num_hidden_layers\":%d,"
+             "\"num_nextn_predict_layers\":%d,\"first_k_dense_replace\":%d,\"intermediate_size\":%d,"
+             "\"moe_intermediate_size\":%d,\"n_routed_experts\":%d,\"n_shared_experts\":1,\"num_experts_per_tok\":2,"
+             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"q_lora_rank\":%s,\"kv_lora_rank\":%d,"
+             "\"qk_nope_head_dim\":%d,\"qk_rope_head_dim\":%d,\"v_head_dim\":%d,\"max_position_embeddings\":64,"
              "\"rms_norm_eps\":0.001,\"hidden_act\":\"silu\",\"tie_word_embeddings\":%s}",
              c->architecture, c->keys, D, SMALL_V, LAYERS, c->modules, c->all_experts ? 0 : 1, DENSE, EXPERT, E, H, H,
              c->no_q_lora ? "null" : "5", C, N, R, VALUE, c->tied ? "true" : "false");

@@ -18,13 +18,15 @@ struct writer {
 static void describe(struct writer *w, const char *name, const char *dtype, const char *shape, size_t bytes)
 {
     assert_true(w->used + 200 < sizeof w->header);
-    w->used += (size_t)sprintf(w->header + w->used, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", w->used ? "," : "{", name, dtype, shape,
-                               4 * w->count, 4 * w->count + bytes);
+    w->used += (size_t)sprintf(w->header + w->used,
+                               "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                               w->used ? "," : "{", name, dtype, shape, 4 * w->count, 4 * w->count + bytes);
     w->data = realloc(w->data, 4 * w->count + bytes);
     assert_non_null(w->data);
 }
 
-/* rows 0: a vector with cols numbers. Norms are about 1; matrices keep the size of a row, because nothing normalises those of an EAGLE-1. */
+/* rows 0: a vector with cols numbers. Norms are about 1; matrices keep the size of a row, because nothing normalises
+ * those of an EAGLE-1. */
 static void put(struct writer *w, const char *prefix, const char *part, int rows, int cols)
 {
     char name[96], shape[64];
@@ -93,10 +95,12 @@ void small_eagle(char dir[64], const struct small_eagle *c, uint64_t seed)
     write_safetensors(dir, "model.safetensors", w.header, w.data, w.count * sizeof *w.data);
     free(w.data);
     snprintf(config, sizeof config,
-             "{\"architectures\":[\"LlamaForCausalLM\"],%s\"hidden_act\":\"silu\",\"hidden_size\":%d,\"intermediate_size\":%d,\"num_attention_heads\":%d,"
-             "\"num_key_value_heads\":%d,\"head_dim\":%d,\"num_hidden_layers\":1,\"rms_norm_eps\":0.001,\"rope_theta\":10000.0,\"max_position_embeddings\":512,"
+             "{\"architectures\":[\"LlamaForCausalLM\"],%s\"hidden_act\":\"silu\",\"hidden_size\":%d,"
+             "\"intermediate_size\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
+             "\"num_hidden_layers\":1,\"rms_norm_eps\":0.001,\"rope_theta\":10000.0,\"max_position_embeddings\":512,"
              "\"draft_vocab_size\":%d,\"vocab_size\":%d}",
-             c->keys ? c->keys : "", d, c->intermediate, c->heads, c->groups, c->dim, c->vocab ? c->vocab : c->target_vocab, c->target_vocab);
+             c->keys ? c->keys : "", d, c->intermediate, c->heads, c->groups, c->dim,
+             c->vocab ? c->vocab : c->target_vocab, c->target_vocab);
     write_text(dir, "config.json", config);
 }
 
@@ -121,8 +125,10 @@ static void add_norms(const char *dir, const char *const *names, size_t count)
     for (int i = 0; i < 192; i++)
         x[i] = 1 + (float)(29 * i % 61 - 30) / 128;
     for (size_t i = 0; i < count; i++)
-        json_object_set_new(g.header, names[i], json_pack("{s:s,s:[i],s:[I,I]}", "dtype", "F32", "shape", (int)(each / sizeof *x), "data_offsets",
-                                                          (json_int_t)(size + i * each), (json_int_t)(size + (i + 1) * each)));
+        json_object_set_new(g.header, names[i],
+                            json_pack("{s:s,s:[i],s:[I,I]}", "dtype", "F32", "shape", (int)(each / sizeof *x),
+                                      "data_offsets", (json_int_t)(size + i * each),
+                                      (json_int_t)(size + (i + 1) * each)));
     char *header = json_dumps(g.header, 0), *data = malloc(size + sizeof x);
     assert_true(header && data);
     memcpy(data, g.bytes + 8 + length, size);

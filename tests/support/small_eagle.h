@@ -1,5 +1,5 @@
-/* tests/support/small_eagle.h -- generated EAGLE heads. All tensors are F32, and all weights are multiples of 2^-10 with magnitudes below 2, so that
- * differences.h can move them. */
+/* tests/support/small_eagle.h -- generated EAGLE heads. All tensors are F32, and all weights are multiples of 2^-10
+ * with magnitudes below 2, so that differences.h can move them. */
 #ifndef VB_TEST_SMALL_EAGLE_H
 #define VB_TEST_SMALL_EAGLE_H
 
@@ -21,8 +21,8 @@ void small_eagle(char dir[64], const struct small_eagle *c, uint64_t seed);
 /* The target's token for id `id` of a vocabulary with gaps */
 int small_eagle_token(const struct small_eagle *c, int id);
 
-/* The heads of golden/scripts/make_eagle_norms.py: golden/eagle/eagle3-v3 with other norms, by keys of config.json. Norms that the
- * golden does not have are those of the script. */
+/* The heads of golden/scripts/make_eagle_norms.py: golden/eagle/eagle3-v3 with other norms, by keys of config.json.
+ * Norms that the golden does not have are those of the script. */
 struct eagle_variant {
     const char *name, *keys[4];
 };

@@ -14,7 +14,8 @@ const struct reference_sequence small_sequences[SMALL_SEQUENCES] = {
     {small_text, 8, NULL}, {small_text + 8, 3, NULL}, {small_text + 11, 2, NULL}, {small_text + 13, 1, NULL}};
 static const unsigned char small_mask[14] = {1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1};
 const struct reference_sequence small_masked[SMALL_SEQUENCES] = {
-    {small_text, 8, small_mask}, {small_text + 8, 3, small_mask + 8}, {small_text + 11, 2, small_mask + 11}, {small_text + 13, 1, small_mask + 13}};
+    {small_text, 8, small_mask}, {small_text + 8, 3, small_mask + 8}, {small_text + 11, 2, small_mask + 11},
+    {small_text + 13, 1, small_mask + 13}};
 
 /* Files are mapped read-only; the test changes tensors. */
 static void own_tensors(const struct reference *r)
@@ -80,9 +81,11 @@ double small_perturbed(const struct small *m, uint64_t perturb)
     return small_losses(&perturbed, NULL).total;
 }
 
-/* A perturbed run changes every value by up to 2^-24, and here a value is a sum of at most 16 terms (2 d, in eh_proj) and some more steps, so that
- * its error is at most 24 * 2^-53. As `diff` does, takes 8 times what 8 perturbed runs show, because the errors of such a run may cancel. */
-double small_rounding_error(const struct small *m, double (*total)(const struct small *m, uint64_t perturb), double exact)
+/* A perturbed run changes every value by up to 2^-24, and here a value is a sum of at most 16 terms (2 d, in eh_proj)
+ * and some more steps, so that its error is at most 24 * 2^-53. As `diff` does, takes 8 times what 8 perturbed runs
+ * show, because the errors of such a run may cancel. */
+double small_rounding_error(const struct small *m, double (*total)(const struct small *m, uint64_t perturb),
+                            double exact)
 {
     double most = 0;
     for (uint64_t seed = 1; seed <= 8; seed++)

@@ -1,5 +1,5 @@
-/* tests/support/toy_session.h -- a session without a model. The test sets the logits; the engine verifies drafts and chooses
- * tokens as usual (engine/session/decode.c, engine/choose/acceptance.c, engine/choose/sampler.c). */
+/* tests/support/toy_session.h -- a session without a model. The test sets the logits; the engine verifies drafts and
+ * chooses tokens as usual (engine/session/decode.c, engine/choose/acceptance.c, engine/choose/sampler.c). */
 #ifndef VB_TEST_TOY_SESSION_H
 #define VB_TEST_TOY_SESSION_H
 
@@ -28,8 +28,8 @@ void toy_close(struct toy *t);
 /* Starts a new timeline with this prompt, and a run of at most `most` tokens. */
 void toy_start(struct toy *t, const int32_t *prompt, size_t count, size_t most);
 
-/* Runs one round: chooses tokens and appends them to the timeline. The first row of t->logits is for the token after the
- * timeline, and each further row is for the token after one of the drafts. Returns how many tokens were chosen. */
+/* Runs one round: chooses tokens and appends them to the timeline. The first row of t->logits is for the token after
+ * the timeline, and each further row is for the token after one of the drafts. Returns how many tokens were chosen. */
 size_t toy_round(struct toy *t, const int32_t *drafts, int count);
 
 #endif

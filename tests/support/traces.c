@@ -8,7 +8,8 @@ void write_token_prompts(const char *folder, const char *const *prompts, const c
     char text[1000] = "";
     for (size_t i = 0; i < count; i++) {
         size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "{\"tokens\": [%s], \"max_tokens\": %s}\n", prompts[i], max_tokens[i]);
+        snprintf(text + used, sizeof text - used, "{\"tokens\": [%s], \"max_tokens\": %s}\n", prompts[i],
+                 max_tokens[i]);
     }
     assert_true(strlen(text) < sizeof text - 1);
     write_text(folder, "prompts.jsonl", text);

@@ -7,7 +7,8 @@ static const size_t lengths[TRAINING_SEQUENCES] = {30, 9, 1, 3, 37};
 
 void training_step(struct training_step *s, const struct vb_model *m, enum trained_part part, int depths)
 {
-    *s = (struct training_step){.options = {.part = part, .depths = depths, .mtp_loss_scaling_factor = 0.3, .threads = 1}};
+    *s = (struct training_step){.options = {.part = part, .depths = depths, .mtp_loss_scaling_factor = 0.3,
+                                            .threads = 1}};
     s->options.adamw = (struct adamw){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     random_tokens(m, 17, s->tokens, TRAINING_TOKENS);
     for (size_t q = 0, at = 0; q < TRAINING_SEQUENCES; at += lengths[q++])

@@ -30,8 +30,8 @@ vb_model *training_model(const char *dir, const char *conventions);
 struct vb_trainer *training_open(const struct vb_model *m, const struct training_step *s);
 struct training_losses training_gradients(struct vb_trainer *t, const struct training_step *s);
 struct trained_tensor *training_tensor(struct vb_trainer *t, const char *name);
-/* Opens a trainer and computes gradients, while one allocation after the other fails. Each is an error and leaks nothing, and a trainer that was
- * opened can be used after it. counted: that of the model's allocator */
+/* Opens a trainer and computes gradients, while one allocation after the other fails. Each is an error and leaks
+ * nothing, and a trainer that was opened can be used after it. counted: that of the model's allocator */
 void training_fails_without_memory(const struct vb_model *m, const struct training_step *s, struct counted *counted);
 /* A hash of all gradients, weights and moments. */
 uint64_t training_bits(struct vb_trainer *t);

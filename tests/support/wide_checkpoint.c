@@ -24,8 +24,8 @@ static uint16_t wide_bf16(double x)
 
 static double wide_uniform(struct wide *w) { return (double)(next_random(&w->random) >> 11) * 0x1p-52 - 1.0; }
 
-/* Adds a tensor [rows, cols], or [rows] when cols is 0, of uniform numbers in centre +- size. Returns the index of the first in
- * w->data. */
+/* Adds a tensor [rows, cols], or [rows] when cols is 0, of uniform numbers in centre +- size. Returns the index of the
+ * first in w->data. */
 static size_t wide_tensor(struct wide *w, const char *prefix, const char *name, size_t rows, size_t cols, double centre,
                           double size)
 {
@@ -121,12 +121,12 @@ void wide_checkpoint(char dir[64])
                "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\",\"hidden_size\":512,"
                "\"vocab_size\":384,\"num_hidden_layers\":3,\"num_nextn_predict_layers\":2,\"first_k_dense_replace\":1,"
                "\"moe_layer_freq\":1,\"intermediate_size\":1536,\"moe_intermediate_size\":128,\"n_routed_experts\":4,"
-               "\"n_shared_experts\":1,\"num_experts_per_tok\":2,\"n_group\":2,\"topk_group\":1,\"norm_topk_prob\":true,"
-               "\"routed_scaling_factor\":1.5,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\","
-               "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"q_lora_rank\":96,\"kv_lora_rank\":64,"
-               "\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"v_head_dim\":32,\"max_position_embeddings\":512,"
-               "\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,"
-               "\"bos_token_id\":0,\"eos_token_id\":1,\"attention_bias\":false}");
+               "\"n_shared_experts\":1,\"num_experts_per_tok\":2,\"n_group\":2,\"topk_group\":1,"
+               "\"norm_topk_prob\":true,\"routed_scaling_factor\":1.5,\"scoring_func\":\"sigmoid\","
+               "\"topk_method\":\"noaux_tc\",\"num_attention_heads\":4,\"num_key_value_heads\":4,\"q_lora_rank\":96,"
+               "\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"v_head_dim\":32,"
+               "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,\"hidden_act\":\"silu\","
+               "\"tie_word_embeddings\":false,\"bos_token_id\":0,\"eos_token_id\":1,\"attention_bias\":false}");
     free(bytes);
     free(w.header);
     free(w.data);

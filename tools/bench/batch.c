@@ -31,7 +31,8 @@ static int add_requests(const struct bench *b, vb_batch *batch, struct batch_run
     for (size_t k = 0; k < r->sequences && !failed; k++) {
         size_t first = k * b->prompt % (b->text_count - b->prompt + 1);
         vb_request request = {.tokens = b->text + first, .count = b->prompt, .done = note_end, .context = r,
-                              .options = {.max_tokens = b->length, .ignore_eos = 1, .callback = count_token, .context = r}};
+                              .options = {.max_tokens = b->length, .ignore_eos = 1, .callback = count_token,
+                                          .context = r}};
         failed = vb_batch_add(batch, &request, NULL, r->err);
     }
     return failed;
@@ -45,7 +46,8 @@ int bench_run_batch(struct bench *b, struct bench_item *i, vb_error *err)
     size_t left = 1;
     o.session.context = (int32_t)(b->prompt + b->length);
     int failed = vb_batch_open(&batch, b->c->model, &o, err) || add_requests(b, batch, &r);
-    while (!failed && !r.code && left && r.tokens < r.sequences) /* the prompts; the last pass chooses the first tokens */
+    while (!failed && !r.code && left && r.tokens < r.sequences) /* the prompts; the last pass chooses the first
+                                                                    tokens */
         failed = vb_batch_step(batch, &left, err);
     size_t before = r.tokens;
     double start = cli_seconds();

@@ -73,7 +73,8 @@ static int prepare(struct bench *b)
     c->session.threads = b->threads;
     c->session.exact_threads = 1;
     c->session.drafting.method = NULL;
-    size_t most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model)), longest = (c->longer ? 16384 : 2048) + 32;
+    size_t most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model)),
+           longest = (c->longer ? 16384 : 2048) + 32;
     if ((size_t)c->depth + 32 > longest)
         longest = (size_t)c->depth + 32;
     b->text_count = most < longest ? most : longest;
@@ -148,12 +149,15 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--draft-topk", "Also measure trees with M children per token at K = 2, 4 and 6, for methods that can draft trees."},
+    {"--draft-topk",
+     "Also measure trees with M children per token at K = 2, 4 and 6, for methods that can draft trees."},
     {"--draft-nodes", "Verify the N most probable tokens of each tree."},
     {"--seed", "Set the seed of the random tokens (default 0)."},
-    {"--context", "Leave out all measurements with more than N tokens. For example, 600 leaves out the measurements with 2048 tokens."},
+    {"--context", "Leave out all measurements with more than N tokens. For example, 600 leaves out the measurements "
+                  "with 2048 tokens."},
     {"-n", "Decode N tokens per run (default 64)."},
-    {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, gpu_bytes, of_gpu_copy, of_gpu_peak, efficiency, ...}], \"gpu\": {...}}, or with --plan "
+    {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, gpu_bytes, "
+               "of_gpu_copy, of_gpu_peak, efficiency, ...}], \"gpu\": {...}}, or with --plan "
                "{\"next\": {...}, \"passes\": [{name, seconds, floor, waiting, peaks, \"parts\": [...]}]}."},
     {NULL, NULL}};
 
@@ -161,35 +165,58 @@ const struct command command_bench = {
     "bench", "compare the speed of passes with the limits of the machine, and measure the speed-up of drafting",
     "MODEL [OPTIONS]",
     "Measures these kinds of work in turn, round after round, on random tokens, and prints medians.\n"
-    "  `machine`              The read bandwidth of the machine, and its peak speed of fma, BF16, int8 and int4 arithmetic. BF16,\n"
+    "  `machine`              The read bandwidth of the machine, and its peak speed of fma, BF16, int8 and int4 "
+    "arithmetic. BF16,\n"
     "                         int8 and int4 are left out if the CPU has no instructions for them.\n"
-    "  `prefill`              Prompts of 128, 512 and 2048 tokens, also with --prefill expanded. If the weights and the CPU allow\n"
+    "  `prefill`              Prompts of 128, 512 and 2048 tokens, also with --prefill expanded. If the weights and "
+    "the CPU allow\n"
     "                         it, --prefill onednn is measured too.\n"
-    "  `pass`                 Passes of 1 row after 16, 512 and 2048 tokens, and of 2 to 16 rows after 16 tokens. A row is one\n"
+    "  `pass`                 Passes of 1 row after 16, 512 and 2048 tokens, and of 2 to 16 rows after 16 tokens. A "
+    "row is one\n"
     "                         token.\n"
-    "  `linear`               Multiplying 1, 2, 4, 8 and 512 rows by a matrix as large as the model's largest, and by a matrix of\n"
-    "                         2048x7168 numbers. The weights are larger than the CPU caches. If oneDNN is installed, it is measured\n"
+    "  `linear`               Multiplying 1, 2, 4, 8 and 512 rows by a matrix as large as the model's largest, and by "
+    "a matrix of\n"
+    "                         2048x7168 numbers. The weights are larger than the CPU caches. If oneDNN is installed, "
+    "it is measured\n"
     "                         too, but with BF16 weights only if it supports BF16 on this CPU.\n"
     "  `attention`            Attention alone, in every layer once: 1 row, or 32 rows, attend to 2048 tokens.\n"
-    "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. After that, one method\n"
-    "                         (mtp-eagle if possible) is measured with forced acceptance: each draft is made correct with a given\n"
+    "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. After that, "
+    "one method\n"
+    "                         (mtp-eagle if possible) is measured with forced acceptance: each draft is made correct "
+    "with a given\n"
     "                         probability.\n"
-    "  `batch`                Plain decoding of 4, 8 and 16 sequences that share passes (tokens per second of all together).\n"
-    "Each measurement has a ceiling: the speed at which the memory could deliver its bytes, or the speed at which fma instructions\n"
-    "could compute its operations, whichever is lower. If several rows of a pass chose the same expert, its bytes count once. The\n"
-    "BF16 arithmetic of oneDNN can be faster than this ceiling. If a measurement is faster than the read bandwidth of the memory\n"
-    "allows, its weights came from the CPU caches. The table then shows \"in cache\" instead of the percentage of the ceiling.\n"
-    "For drafting, the table shows what percentage of the ideal speed-up was reached. The ideal speed-up would be reached if time\n"
-    "depended only on the bytes that are read: it is (tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of\n"
-    "bytes that one pass over n rows reads from the model, as counted in this run. B_modules is the number of bytes that the passes\n"
+    "  `batch`                Plain decoding of 4, 8 and 16 sequences that share passes (tokens per second of all "
+    "together).\n"
+    "Each measurement has a ceiling: the speed at which the memory could deliver its bytes, or the speed at which fma "
+    "instructions\n"
+    "could compute its operations, whichever is lower. If several rows of a pass chose the same expert, its bytes "
+    "count once. The\n"
+    "BF16 arithmetic of oneDNN can be faster than this ceiling. If a measurement is faster than the read bandwidth of "
+    "the memory\n"
+    "allows, its weights came from the CPU caches. The table then shows \"in cache\" instead of the percentage of the "
+    "ceiling.\n"
+    "For drafting, the table shows what percentage of the ideal speed-up was reached. The ideal speed-up would be "
+    "reached if time\n"
+    "depended only on the bytes that are read: it is (tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is "
+    "the number of\n"
+    "bytes that one pass over n rows reads from the model, as counted in this run. B_modules is the number of bytes "
+    "that the passes\n"
     "of the MTP modules read in one round.\n\n"
-    "With --device, `machine` also has the speed at which the GPU's memory copies (bytes read plus bytes written), and each pass and\n"
-    "each way of decoding has the bytes per second that were read from this memory: weights and the cache, divided by the whole time.\n"
-    "They are compared with the copies, and with the peak that follows from the clock and the width of the GPU's memory, if its driver\n"
-    "says them. The ceiling is the time to read all bytes: those in the GPU's memory as fast as it copies, the others at the read\n"
-    "bandwidth. Left out are prompts with --prefill expanded or onednn, which the CPU computes, and, unless --only names them, linear\n"
+    "With --device, `machine` also has the speed at which the GPU's memory copies (bytes read plus bytes written), and "
+    "each pass and\n"
+    "each way of decoding has the bytes per second that were read from this memory: weights and the cache, divided by "
+    "the whole time.\n"
+    "They are compared with the copies, and with the peak that follows from the clock and the width of the GPU's "
+    "memory, if its driver\n"
+    "says them. The ceiling is the time to read all bytes: those in the GPU's memory as fast as it copies, the others "
+    "at the read\n"
+    "bandwidth. Left out are prompts with --prefill expanded or onednn, which the CPU computes, and, unless --only "
+    "names them, linear\n"
     "layers and attention alone.\n\n"
-    "With --plan, the command measures each operator inside of passes instead, and prints for each pass how far above their floors\n"
-    "its operators are, and what limits them. The floor of an operator is the larger of two times: its bytes divided by the read\n"
-    "bandwidth, and its operations divided by the peak speed of its instructions. The first sentence names the largest gap.\n",
+    "With --plan, the command measures each operator inside of passes instead, and prints for each pass how far above "
+    "their floors\n"
+    "its operators are, and what limits them. The floor of an operator is the larger of two times: its bytes divided "
+    "by the read\n"
+    "bandwidth, and its operations divided by the peak speed of its instructions. The first sentence names the largest "
+    "gap.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

@@ -9,7 +9,8 @@
 #define BENCH_ROUNDS 64
 #define BENCH_BEYOND_CACHES 128e6 /* if work reads more bytes than this, the CPU caches cannot hold them */
 
-/* The first six kinds measure the machine itself. Measurements of the other kinds are compared with the machine's limits. */
+/* The first six kinds measure the machine itself. Measurements of the other kinds are compared with the machine's
+ * limits. */
 enum bench_kind {
     BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8, BENCH_INT4, BENCH_GPU,
     BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_BATCH, BENCH_KINDS
@@ -28,11 +29,13 @@ struct bench_times {
 struct bench_item {
     enum bench_kind kind;
     char name[48];
-    size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it. For BATCH, rows is the number of
-                              sequences */
+    size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it. For BATCH, rows is the
+                              number of sequences */
     const char *draft;     /* for GENERATE: the draft method */
-    int K, topk;           /* for GENERATE: --draft-tokens and --draft-topk; K negative: plain decoding; topk 0: no tree */
-    double force;          /* the probability that a draft is replaced by the correct token; negative: drafts are not changed */
+    int K, topk;           /* for GENERATE: --draft-tokens and --draft-topk; K negative: plain decoding; topk 0: no
+                              tree */
+    double force;          /* the probability that a draft is replaced by the correct token; negative: drafts are not
+                              changed */
     size_t outputs, inputs; /* for LINEAR: the size [N,K] of the matrix */
     size_t calls;          /* for LINEAR and ATTENTION: how many times one run calls the operator */
     enum weight_type type; /* for LINEAR: the type of the weights; if oneDNN does the work, also the type of x */
@@ -46,8 +49,10 @@ struct bench_item {
     double seconds[BENCH_ROUNDS];
     /* measured just before each run: the bytes that the machine reads per second, and its operations per second */
     double read[BENCH_ROUNDS], fma[BENCH_ROUNDS];
-    double gpu[BENCH_ROUNDS]; /* the bytes that the GPU's memory reads and writes per second while it copies; 0: not measured */
-    size_t tokens, forwards; /* for GENERATE: the number of tokens and of target passes in one run; tokens also for BATCH */
+    double gpu[BENCH_ROUNDS]; /* the bytes that the GPU's memory reads and writes per second while it copies; 0: not
+                                 measured */
+    size_t tokens, forwards; /* for GENERATE: the number of tokens and of target passes in one run; tokens also for
+                                BATCH */
 };
 
 struct onednn;
@@ -60,7 +65,8 @@ struct bench {
     size_t count;
     int rounds, threads;
     int warm;              /* whether this is the first round, which only warms up */
-    double read, fma;      /* newest measurement: the bytes that the machine reads per second, and its operations per second */
+    double read, fma;      /* newest measurement: the bytes that the machine reads per second, and its operations per
+                              second */
     int gpu_copies;        /* whether a GPU computes parts of the model, and has room to measure copies in its memory */
     const char *isa;       /* name of the instruction set in use */
     void *data;            /* random BF16 numbers: READ reads them, LINEAR uses them as weights, ATTENTION as a cache */
@@ -91,7 +97,8 @@ int bench_wants(const struct bench *b, enum bench_kind kind);
 int bench_check_only(struct bench *b);
 
 /* Appends an item whose name is printed as printf does. */
-struct bench_item *bench_add(struct bench *b, enum bench_kind kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+struct bench_item *bench_add(struct bench *b, enum bench_kind kind, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Whether the random text has so many tokens. */
 int bench_fits(const struct bench *b, size_t tokens);
 
@@ -119,20 +126,22 @@ int bench_run_module(struct bench *b, struct bench_item *i, vb_error *err);
 void bench_close_module(struct bench *b);
 
 /* --- run.c --- */
-/* Returns the number of bytes that one pass of this item reads. For LINEAR and ATTENTION, returns the number of bytes that one run
- * reads. */
+/* Returns the number of bytes that one pass of this item reads. For LINEAR and ATTENTION, returns the number of bytes
+ * that one run reads. */
 double bench_pass_bytes(const struct bench_item *i);
-/* bench_clock_on starts b->clock for the next pass in w. bench_clock_off stops it, and stores the times of the parts and
- * their sum in i->times and i->seconds. For an item without `times`, both do nothing. */
+/* bench_clock_on starts b->clock for the next pass in w. bench_clock_off stops it, and stores the times of the parts
+ * and their sum in i->times and i->seconds. For an item without `times`, both do nothing. */
 void bench_clock_on(struct bench *b, const struct bench_item *i, struct workspace *w);
 void bench_clock_off(struct bench *b, struct bench_item *i, struct workspace *w);
-/* Measures the machine, then runs this item once and stores its time in i->seconds[b->rounds]. Returns nonzero on error. */
+/* Measures the machine, then runs this item once and stores its time in i->seconds[b->rounds]. Returns nonzero on
+ * error. */
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 
 /* --- ops.c: linear layers and attention alone --- */
 #define BENCH_MOST_ROWS 512   /* the largest number of rows for a linear layer */
 #define BENCH_MOST_QUERIES 32 /* the largest number of rows for attention */
-/* Finds the size [*N,*K] of the largest matrix in the model's layers. lm_head is not counted, because few rows go through it. */
+/* Finds the size [*N,*K] of the largest matrix in the model's layers. lm_head is not counted, because few rows go
+ * through it. */
 void bench_largest_matrix(const struct vb_model *m, size_t *N, size_t *K);
 /* Allocates memory and prepares oneDNN for all chosen items. Reports errors. */
 int bench_ops_open(struct bench *b);
@@ -146,17 +155,17 @@ void bench_run_attention(struct bench *b, const struct bench_item *i);
 /* The instructions that multiply weights of this type. `bf16`: precision bf16 rounds the inputs of linear layers. */
 enum bench_loop bench_loop_of(enum weight_type type, int bf16);
 struct bench_work bench_sum(const struct bench_parts *parts);
-/* Counts bytes and operations of one pass over tokens[first .. first + rows). The output head computes logits of `head_rows` rows.
- * If `expanded` is nonzero, `first` is 0, and the operations are those of --prefill expanded, with its chunks.
- * The function runs the pass to see which experts the router chooses, unless it has one row. Each expert is counted once per pass. Reports
- * errors. */
+/* Counts bytes and operations of one pass over tokens[first .. first + rows). The output head computes logits of
+ * `head_rows` rows. If `expanded` is nonzero, `first` is 0, and the operations are those of --prefill expanded, with
+ * its chunks. The function runs the pass to see which experts the router chooses, unless it has one row. Each expert is
+ * counted once per pass. Reports errors. */
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, size_t head_rows, int expanded,
                     struct bench_parts *work);
-/* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row. Counts as many
- * experts as the rows can choose at most. */
+/* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row.
+ * Counts as many experts as the rows can choose at most. */
 struct bench_parts bench_module_work(const struct vb_model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows);
-/* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to `depth`
- * tokens. */
+/* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to
+ * `depth` tokens. */
 struct bench_work bench_attention_work(const struct vb_model *m, const struct mla *a, double rows, double depth);
 
 /* --- tell.c --- */
@@ -166,14 +175,16 @@ double bench_quantile(const double *numbers, int rounds, double q);
 double bench_median(const struct bench_item *item, int rounds);
 /* The speed-up over plain decoding. A ratio is computed for each round, and the result is the median of the ratios. */
 double bench_speed_up(const struct bench *b, const struct bench_item *i);
-/* The speed-up that is possible if time depends only on the bytes read. It is tokens per pass x B(1) / (B(K+1) + M). B(n) is the
- * number of bytes that a pass of n rows reads in this run, and M the number that the modules' passes read. */
+/* The speed-up that is possible if time depends only on the bytes read. It is tokens per pass x B(1) / (B(K+1) + M).
+ * B(n) is the number of bytes that a pass of n rows reads in this run, and M the number that the modules' passes
+ * read. */
 double bench_limit(const struct bench *b, const struct bench_item *i);
 /* Prints the table, or with --json the object. Returns an exit code. */
 int bench_tell(struct bench *b);
 
 /* --- svg.c --- */
-/* Writes a diagram to the file `path`: for each K, the speed-up and its limit as functions of acceptance. Returns an exit code. */
+/* Writes a diagram to the file `path`: for each K, the speed-up and its limit as functions of acceptance. Returns an
+ * exit code. */
 int bench_svg(const struct bench *b, const char *path);
 
 #endif

@@ -15,7 +15,8 @@ struct forced { /* passed as a pointer to struct drafter */
 
 static struct forced *of(const struct drafter *d) { return (struct forced *)(uintptr_t)d; }
 
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                    size_t n)
 {
     of(d)->known = pos + n;
     of(d)->type->observe(of(d)->inner, w, pos, tokens, hidden, n);
@@ -58,7 +59,8 @@ static void close_forced(struct drafter *d)
 }
 
 static const struct drafter_type forced_type = {.name = "forced", .observe = observe, .propose = propose,
-                                                .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_forced};
+                                                .after_prompt = after_prompt, .rewind = rewind_rows,
+                                                .close = close_forced};
 
 void bench_force(vb_session *s, const int32_t *plain, size_t count, double force)
 {

@@ -8,7 +8,8 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "int4", "gpu", "prefill", "pass", "linear", "attention", "generate", "batch"};
+const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "int4", "gpu", "prefill", "pass", "linear",
+                                              "attention", "generate", "batch"};
 
 /* Returns whether a list of names, separated by commas, contains `name`, which has `size` bytes. */
 static int names(const char *list, const char *name, size_t size)
@@ -74,7 +75,8 @@ static void add_prefill(struct bench *b)
 {
     static const size_t lengths[] = {128, 512, 2048, 4096, 8192, 16384};
     for (size_t k = 0; k < COUNT(lengths); k++)
-        for (int kind = 0; kind < (b->c->model->device ? 1 : 2 + b->prefill_onednn) && bench_fits(b, lengths[k] + 1); kind++) {
+        for (int kind = 0; kind < (b->c->model->device ? 1 : 2 + b->prefill_onednn) && bench_fits(b, lengths[k] + 1);
+             kind++) {
             static const char *const kinds[] = {"", ", expanded", ", onednn"};
             struct bench_item *i = bench_add(b, BENCH_PREFILL, "prefill %zu%s", lengths[k], kinds[kind]);
             i->rows = lengths[k];
@@ -105,8 +107,8 @@ static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum we
 {
     const char *who = onednn ? type == WEIGHT_F32 ? ", oneDNN f32" : ", oneDNN bf16" : "";
     const char *weights = weight_is_quantized(type) ? quantized_format(type)->name : "";
-    struct bench_item *i = bench_add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu%s%s, %zu rows%s" : "%zux%zu%s%s, %zu row%s", N, K,
-                               *weights ? " " : "", weights, rows, who);
+    struct bench_item *i = bench_add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu%s%s, %zu rows%s" : "%zux%zu%s%s, %zu row%s",
+                                     N, K, *weights ? " " : "", weights, rows, who);
     i->rows = rows;
     i->outputs = N;
     i->inputs = K;
@@ -152,8 +154,10 @@ static void add_attentions(struct bench *b)
         most = (size_t)b->c->context;
     for (size_t k = 0; k < COUNT(depths); k++)
         for (size_t r = 0; r < COUNT(rows) && depths[k] <= most; r++) {
-            struct bench_item *i = bench_add(b, BENCH_ATTENTION, rows[r] > 1 ? "attention, %zu rows over %zu" : "attention, %zu row over %zu",
-                                       rows[r], depths[k]);
+            struct bench_item *i = bench_add(b, BENCH_ATTENTION,
+                                             rows[r] > 1 ? "attention, %zu rows over %zu"
+                                                         : "attention, %zu row over %zu",
+                                             rows[r], depths[k]);
             i->rows = rows[r];
             i->depth = depths[k];
             bench_ops_plan(b, i);
@@ -172,18 +176,21 @@ static void add_generate(struct bench *b, const char *draft, int K, double force
 
 static void add_tree(struct bench *b, const char *draft, int K)
 {
-    struct bench_item *i = bench_add(b, BENCH_GENERATE, "%s, K %d, topk %d", draft, K, b->c->session.drafting.tree.topk);
+    struct bench_item *i = bench_add(b, BENCH_GENERATE, "%s, K %d, topk %d", draft, K,
+                                     b->c->session.drafting.tree.topk);
     i->draft = draft;
     i->K = K;
     i->topk = b->c->session.drafting.tree.topk;
     i->force = -1;
-    i->rows = 1 + (size_t)(b->c->session.drafting.tree.nodes ? b->c->session.drafting.tree.nodes : K * i->topk < VB_MAX_NODES ? K * i->topk : VB_MAX_NODES);
+    i->rows = 1 + (size_t)(b->c->session.drafting.tree.nodes ? b->c->session.drafting.tree.nodes
+                           : K * i->topk < VB_MAX_NODES ? K * i->topk
+                           : VB_MAX_NODES);
 }
 
 static void add_generates(struct bench *b)
 {
-    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model, &draft_eagle, &draft_eagle3,
-                                                         &draft_parallel_heads};
+    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model,
+                                                         &draft_eagle, &draft_eagle3, &draft_parallel_heads};
     const char *forced = NULL;
     add_generate(b, "none", 0, -1);
     for (size_t m = 0; m < COUNT(methods); m++) {

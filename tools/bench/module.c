@@ -1,4 +1,5 @@
-/* tools/bench/module.c -- passes of one row through the first MTP module and its output head, as a draft computes them. */
+/* tools/bench/module.c -- passes of one row through the first MTP module and its output head, as a draft computes
+ * them. */
 #include <stdlib.h>
 
 #include "engine/draft/net.h"

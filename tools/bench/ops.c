@@ -13,7 +13,8 @@
 #include "ops/weights.h"
 #include "tools/bench/bench.h"
 
-#define READ_AT_LEAST 256e6 /* bytes of weights that a run with few rows reads at least: more than any CPU cache holds */
+#define READ_AT_LEAST 256e6 /* bytes of weights that a run with few rows reads at least: more than any CPU cache
+                               holds */
 /* the most calls in a run with few rows; a limit for matrices so small that CPU caches hold all of them */
 #define MOST_CALLS 256.0
 #define DONE_AT_LEAST 8e9   /* operations that a run with many rows does at least */
@@ -38,9 +39,12 @@ void bench_largest_matrix(const struct vb_model *m, size_t *N, size_t *K)
     *N = *K = 0;
     for (int l = 0; l < m->config.num_hidden_layers; l++) {
         const struct layer *layer = &m->layers[l];
-        const struct weight_view *candidates[] = {&layer->self_attn.q_proj, &layer->self_attn.q_b_proj, &layer->self_attn.o_proj,
-                                                  layer->is_moe ? &layer->moe.shared_experts.gate_proj : &layer->mlp.gate_proj,
-                                                  layer->is_moe ? &layer->moe.experts[0].gate_proj : &layer->mlp.gate_proj};
+        const struct weight_view *candidates[] = {&layer->self_attn.q_proj, &layer->self_attn.q_b_proj,
+                                                  &layer->self_attn.o_proj,
+                                                  layer->is_moe ? &layer->moe.shared_experts.gate_proj
+                                                                : &layer->mlp.gate_proj,
+                                                  layer->is_moe ? &layer->moe.experts[0].gate_proj
+                                                                : &layer->mlp.gate_proj};
         for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++)
             if (candidates[i]->rows * candidates[i]->cols > *N * *K) {
                 *N = candidates[i]->rows;
@@ -89,10 +93,9 @@ static struct attention attention_of(const struct vb_model *m, size_t layer)
 {
     const struct config *c = &m->config;
     const struct mla *mla = &m->layers[layer].self_attn;
-    return (struct attention){.heads = c->dims.H, .nope = c->dims.n,
-                              .rope = c->dims.r, .value = c->dims.v,
-                              .latent = c->dims.c, .w_uk = mla->w_uk, .w_uv = mla->w_uv,
-                              .uk_stride = mla->uk_stride, .uv_stride = mla->uv_stride, .uk_transposed = mla->uk_transposed,
+    return (struct attention){.heads = c->dims.H, .nope = c->dims.n, .rope = c->dims.r, .value = c->dims.v,
+                              .latent = c->dims.c, .w_uk = mla->w_uk, .w_uv = mla->w_uv, .uk_stride = mla->uk_stride,
+                              .uv_stride = mla->uv_stride, .uk_transposed = mla->uk_transposed,
                               .scale = config_attention_scale(c), .cache = model_cache_layout(c).type};
 }
 
@@ -129,14 +132,15 @@ int bench_ops_open(struct bench *b)
     size_t x = op_scratch_bytes(z.x), y = op_scratch_bytes(z.y), slots = op_scratch_bytes(z.depth);
     size_t seen = op_scratch_bytes(BENCH_MOST_QUERIES * sizeof(struct timeline) / sizeof(float));
     if (z.block > b->bytes || z.x * sizeof(float) > b->bytes)
-        return cli_fail(b->c, EXIT_OTHER, "a matrix or a cache of %zu bytes is more than this measures", at_least(z.block, z.x * sizeof(float)));
+        return cli_fail(b->c, EXIT_OTHER, "a matrix or a cache of %zu bytes is more than this measures",
+                        at_least(z.block, z.x * sizeof(float)));
     size_t kernels = (size_t)b->threads * KERNEL_SCRATCH;
     size_t bytes = z.scratch + kernels + x + y + slots + seen + 64;
     if (posix_memalign(&b->memory, 64, bytes + crew_bytes(b->threads)))
         return cli_fail(b->c, EXIT_OTHER, "no memory for %zu bytes of linear layers", bytes);
     char *at = b->memory;
-    b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .threads = b->threads, .bf16 = b->cx.bf16, .scratch = at,
-                            .scratch_size = z.scratch, .kernel_scratch = at + z.scratch};
+    b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .threads = b->threads, .bf16 = b->cx.bf16,
+                            .scratch = at, .scratch_size = z.scratch, .kernel_scratch = at + z.scratch};
     if (b->threads > 1) {
         b->cx.crew = crew_open((char *)b->memory + (bytes & ~(size_t)63), b->threads, NULL, 1);
         crew_use(b->cx.crew, b->threads);

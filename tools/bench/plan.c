@@ -1,8 +1,8 @@
 /* tools/bench/plan.c -- `bench --plan`: which part of a pass is how far above its limit, and what limits it.
  *
- * The floor of a part is the larger of two times: its bytes divided by the read bandwidth, and its operations divided by
- * the peak speed of the instructions that do them. A clock in the pass measures each part (ops/clock.h). It also tells
- * how long threads waited: for a region to begin, for its last task, or because only one thread had work. */
+ * The floor of a part is the larger of two times: its bytes divided by the read bandwidth, and its operations divided
+ * by the peak speed of the instructions that do them. A clock in the pass measures each part (ops/clock.h). It also
+ * tells how long threads waited: for a region to begin, for its last task, or because only one thread had work. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +23,11 @@ int bench_check_plan(struct bench *b)
     if (!c->plan && c->depth)
         return cli_fail(c, EXIT_USAGE, "--depth belongs to --plan, which is not given");
     if (c->plan && (c->only || c->svg))
-        return cli_fail(c, EXIT_USAGE, "--plan measures its own passes; %s does not fit with it", c->only ? "--only" : "--svg");
+        return cli_fail(c, EXIT_USAGE, "--plan measures its own passes; %s does not fit with it",
+                        c->only ? "--only" : "--svg");
     if (c->plan && c->model->device)
-        return cli_fail(c, EXIT_USAGE, "--plan measures the parts of passes on the CPU; it does not fit with --device %s", c->device);
+        return cli_fail(c, EXIT_USAGE,
+                        "--plan measures the parts of passes on the CPU; it does not fit with --device %s", c->device);
     if (c->depth && c->depth + 2 > most)
         return cli_fail(c, EXIT_USAGE, "--depth is %lld: with two tokens more it is beyond %s, which is %lld", c->depth,
                         c->context > 0 ? "--context" : "max_position_embeddings", most);
@@ -43,7 +45,8 @@ static void measure_parts(struct bench_item *i, size_t rows, size_t depth)
 static void add_pass(struct bench *b, size_t rows, size_t depth)
 {
     if (bench_fits(b, depth + rows + 1))
-        measure_parts(bench_add(b, BENCH_PASS, rows > 1 ? "%zu rows after %zu" : "%zu row after %zu", rows, depth), rows, depth);
+        measure_parts(bench_add(b, BENCH_PASS, rows > 1 ? "%zu rows after %zu" : "%zu row after %zu", rows, depth),
+                      rows, depth);
 }
 
 static void add_prompt(struct bench *b, size_t rows, int expanded)
@@ -132,15 +135,16 @@ static struct peaks peaks_of(const struct bench *b, const struct bench_item *i)
 {
     struct peaks p = {.read = bench_quantile(i->read, b->rounds, 1)};
     for (int loop = 0; loop < BENCH_LOOPS; loop++) {
-        double fma = peak_of(b, BENCH_FMA), own = loop != LOOP_BF16 || b->cx.k->learns_magnitudes ? peak_of(b, BENCH_FMA + loop) : 0;
+        double fma = peak_of(b, BENCH_FMA),
+               own = loop != LOOP_BF16 || b->cx.k->learns_magnitudes ? peak_of(b, BENCH_FMA + loop) : 0;
         p.loop[loop] = fmax(fma, own);
         p.kind[loop] = own >= fma ? BENCH_FMA + loop : BENCH_FMA;
     }
     return p;
 }
 
-/* All times of a pass are those of one round, so that they add up. It is the fastest one, which other programs disturbed
- * least. */
+/* All times of a pass are those of one round, so that they add up. It is the fastest one, which other programs
+ * disturbed least. */
 static int fastest_round(const struct bench *b, const struct bench_item *i)
 {
     int best = 0;
@@ -165,7 +169,8 @@ static const char *bound_of(const struct plan_line *l, const struct peaks *peaks
     return most == l->waiting ? "waiting" : most == l->bytes ? "bytes" : bench_kinds[peaks->kind[l->loop]];
 }
 
-static struct plan_line line_of(const struct bench *b, const struct bench_item *i, const struct peaks *peaks, enum pass_part part)
+static struct plan_line line_of(const struct bench *b, const struct bench_item *i, const struct peaks *peaks,
+                                enum pass_part part)
 {
     const struct op_clock_part *measured = &i->times[fastest_round(b, i)].part[part];
     struct plan_line l = {.name = name_of(&b->c->model->config, part), .work = i->parts.part[part]};
@@ -225,8 +230,8 @@ static const struct plan_line *next_gap(const struct plan_pass *passes, size_t c
 
 static void print_gap(const struct plan_pass *p, const struct plan_line *l)
 {
-    printf("%s, %s: %.3g ms above its floor of %.3g ms (%.0f %% of the pass), bound by %s.\n", l->name, p->item->name, 1e3 * gap_of(l),
-           1e3 * l->floor, 100 * gap_of(l) / p->seconds, l->bound);
+    printf("%s, %s: %.3g ms above its floor of %.3g ms (%.0f %% of the pass), bound by %s.\n", l->name, p->item->name,
+           1e3 * gap_of(l), 1e3 * l->floor, 100 * gap_of(l) / p->seconds, l->bound);
 }
 
 /* --- the tables --- */
@@ -236,14 +241,15 @@ static void print_peaks(const struct plan_pass *p)
     printf("Peaks: read %.1f GB/s, fma %.0f GFLOP/s", p->peaks.read / 1e9, p->peaks.loop[LOOP_FMA] / 1e9);
     for (int loop = LOOP_BF16; loop < BENCH_LOOPS; loop++)
         if (p->peaks.kind[loop] == (enum bench_kind)(BENCH_FMA + loop))
-            printf(", %s %.0f %s", bench_kinds[BENCH_FMA + loop], p->peaks.loop[loop] / 1e9, loop == LOOP_BF16 ? "GFLOP/s" : "Gop/s");
+            printf(", %s %.0f %s", bench_kinds[BENCH_FMA + loop], p->peaks.loop[loop] / 1e9,
+                   loop == LOOP_BF16 ? "GFLOP/s" : "Gop/s");
     printf(".\n");
 }
 
 static void print_line(const struct plan_line *l)
 {
-    printf("%-26s %9.1f %9.1f %9.3f %9.3f %9.3f %9.3f %9.3f ", l->name, l->work.bytes / 1e6, l->work.flops / 1e6, 1e3 * l->bytes,
-           1e3 * l->arithmetic, 1e3 * l->floor, 1e3 * l->waiting, 1e3 * l->seconds);
+    printf("%-26s %9.1f %9.1f %9.3f %9.3f %9.3f %9.3f %9.3f ", l->name, l->work.bytes / 1e6, l->work.flops / 1e6,
+           1e3 * l->bytes, 1e3 * l->arithmetic, 1e3 * l->floor, 1e3 * l->waiting, 1e3 * l->seconds);
     if (l->floor > 0)
         printf("%8.2f", l->seconds / l->floor);
     else
@@ -253,7 +259,8 @@ static void print_line(const struct plan_line *l)
 
 static void print_pass(const struct plan_pass *p)
 {
-    struct plan_line all = {.name = "all", .bound = "", .floor = p->floor, .waiting = p->waiting, .seconds = p->seconds};
+    struct plan_line all = {.name = "all", .bound = "", .floor = p->floor, .waiting = p->waiting,
+                            .seconds = p->seconds};
     for (size_t k = 0; k < p->lines; k++) {
         const struct plan_line *l = &p->line[k];
         all.work.bytes += l->work.bytes;
@@ -262,11 +269,11 @@ static void print_pass(const struct plan_pass *p)
         all.arithmetic += l->arithmetic;
         all.regions += l->regions;
     }
-    printf("\n%s: %.3f ms (median of the rounds %.3f), sum of the floors %.3f ms, waiting %.3f ms\n", p->item->name, 1e3 * p->seconds,
-           1e3 * p->median, 1e3 * p->floor, 1e3 * p->waiting);
+    printf("\n%s: %.3f ms (median of the rounds %.3f), sum of the floors %.3f ms, waiting %.3f ms\n", p->item->name,
+           1e3 * p->seconds, 1e3 * p->median, 1e3 * p->floor, 1e3 * p->waiting);
     print_peaks(p);
-    printf("%-26s %9s %9s %9s %9s %9s %9s %9s %8s %7s  %s\n", "ms", "MB", "Mop", "bytes", "ops", "floor", "waiting", "measured", "x floor",
-           "regions", "bound by");
+    printf("%-26s %9s %9s %9s %9s %9s %9s %9s %8s %7s  %s\n", "ms", "MB", "Mop", "bytes", "ops", "floor", "waiting",
+           "measured", "x floor", "regions", "bound by");
     for (size_t k = 0; k < p->lines; k++)
         print_line(&p->line[k]);
     print_line(&all);
@@ -276,9 +283,10 @@ static void print_pass(const struct plan_pass *p)
 
 static json_t *line_json(const struct plan_line *l)
 {
-    return json_pack("{s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:s}", "name", l->name, "bytes", l->work.bytes, "flops", l->work.flops,
-                     "bytes_seconds", l->bytes, "flops_seconds", l->arithmetic, "floor", l->floor, "waiting", l->waiting, "seconds",
-                     l->seconds, "gap", gap_of(l), "regions", (json_int_t)l->regions, "bound", l->bound);
+    return json_pack("{s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:s}", "name", l->name, "bytes", l->work.bytes, "flops",
+                     l->work.flops, "bytes_seconds", l->bytes, "flops_seconds", l->arithmetic, "floor", l->floor,
+                     "waiting", l->waiting, "seconds", l->seconds, "gap", gap_of(l), "regions", (json_int_t)l->regions,
+                     "bound", l->bound);
 }
 
 static json_t *pass_json(const struct plan_pass *p)
@@ -289,10 +297,12 @@ static json_t *pass_json(const struct plan_pass *p)
         json_array_append_new(parts, line_json(&p->line[k]));
     for (int loop = 0; loop < BENCH_LOOPS; loop++)
         json_object_set_new(peaks, bench_kinds[BENCH_FMA + loop],
-                            p->peaks.kind[loop] == (enum bench_kind)(BENCH_FMA + loop) ? json_real(p->peaks.loop[loop]) : json_null());
-    return json_pack("{s:s,s:I,s:I,s:s,s:b,s:f,s:f,s:f,s:f,s:o,s:o}", "name", i->name, "rows", (json_int_t)i->rows, "depth", (json_int_t)i->depth,
-                     "prefill", i->expanded ? "expanded" : "contract", "module", i->module, "seconds", p->seconds, "median", p->median, "floor", p->floor,
-                     "waiting", p->waiting, "peaks", peaks, "parts", parts);
+                            p->peaks.kind[loop] == (enum bench_kind)(BENCH_FMA + loop) ? json_real(p->peaks.loop[loop])
+                                                                                       : json_null());
+    return json_pack("{s:s,s:I,s:I,s:s,s:b,s:f,s:f,s:f,s:f,s:o,s:o}", "name", i->name, "rows", (json_int_t)i->rows,
+                     "depth", (json_int_t)i->depth, "prefill", i->expanded ? "expanded" : "contract", "module",
+                     i->module, "seconds", p->seconds, "median", p->median, "floor", p->floor, "waiting", p->waiting,
+                     "peaks", peaks, "parts", parts);
 }
 
 static int print_json(const struct bench *b, const struct plan_pass *passes, size_t count)
@@ -302,9 +312,9 @@ static int print_json(const struct bench *b, const struct plan_pass *passes, siz
     json_t *list = json_array();
     for (size_t k = 0; k < count; k++)
         json_array_append_new(list, pass_json(&passes[k]));
-    return cli_print_json(json_pack("{s:i,s:i,s:s,s:{s:s,s:s,s:f,s:f,s:s},s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "next",
-                                    "pass", in->item->name, "name", next->name, "gap", gap_of(next), "floor", next->floor, "bound", next->bound,
-                                    "passes", list));
+    return cli_print_json(json_pack("{s:i,s:i,s:s,s:{s:s,s:s,s:f,s:f,s:s},s:o}", "rounds", b->rounds, "threads",
+                                    b->threads, "isa", b->isa, "next", "pass", in->item->name, "name", next->name,
+                                    "gap", gap_of(next), "floor", next->floor, "bound", next->bound, "passes", list));
 }
 
 int bench_tell_plan(const struct bench *b)

@@ -6,7 +6,8 @@
 
 #define MACHINE_STEPS 4000000          /* takes tens of milliseconds */
 #define SLOW 0.02                      /* seconds for a 64th of the steps: an emulator, which needs no more of them */
-#define READ_AGAIN ((size_t)256 << 20) /* bytes that are read at least, to measure how fast the CPU caches deliver them */
+#define READ_AGAIN ((size_t)256 << 20) /* bytes that are read at least, to measure how fast the CPU caches deliver
+                                          them */
 
 static int no_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
@@ -77,8 +78,8 @@ static double read_bandwidth(const struct bench *b, double bytes)
     return done / (cli_seconds() - start);
 }
 
-/* Returns whether the CPU caches cannot hold the weights. Between two passes of an MTP module, the target's pass reads its
- * weights too. */
+/* Returns whether the CPU caches cannot hold the weights. Between two passes of an MTP module, the target's pass reads
+ * its weights too. */
 static int is_beyond_caches(const struct bench *b, const struct bench_item *i)
 {
     double bytes = bench_pass_bytes(i);
@@ -90,7 +91,8 @@ static int is_beyond_caches(const struct bench *b, const struct bench_item *i)
 
 /* Measures the speed of the machine just before an item, for the comparison with the item. Measuring the read bandwidth
  * removes other data from the CPU caches. Therefore an item whose weights fit in the caches uses the bandwidth that was
- * measured last. With --plan, it uses the bandwidth for a block as large as its weights, from the caches that hold it. */
+ * measured last. With --plan, it uses the bandwidth for a block as large as its weights, from the caches that hold
+ * it. */
 static void look_at_machine(struct bench *b, struct bench_item *i)
 {
     double seconds, done = run_peak(b, BENCH_FMA, MACHINE_STEPS / 4, &seconds);
@@ -169,8 +171,8 @@ static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
     int failed = 0;
     if (!i->session) {
         o.context = (int32_t)(i->depth + i->rows + 1);
-        failed = vb_session_open(&i->session, b->c->model, &o, err) || vb_append(i->session, b->text, i->depth + 1, err) ||
-                 vb_evaluate(i->session, 0, no_row, NULL, err);
+        failed = vb_session_open(&i->session, b->c->model, &o, err) ||
+                 vb_append(i->session, b->text, i->depth + 1, err) || vb_evaluate(i->session, 0, no_row, NULL, err);
     }
     failed = failed || vb_append(i->session, b->text + i->depth + 1, i->rows - 1, err);
     if (failed)
@@ -218,7 +220,8 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     vb_session *s = NULL;
     vb_result r;
     vb_generate_options g = {.max_tokens = b->length, .ignore_eos = 1};
-    struct bench_counter *counter = b->warm ? bench_counter_open(b->c->model, b->c->session.drafting.vocab, b->prompt) : NULL;
+    struct bench_counter *counter = b->warm ? bench_counter_open(b->c->model, b->c->session.drafting.vocab, b->prompt)
+                                            : NULL;
     vb_draft_method method;
     vb_draft_method_find(&method, i->draft, NULL);
     if (counter) {
@@ -250,7 +253,8 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     if (counter && of_head > 0.0)
         /* the head computes each level of a tree in one pass */
         i->work.bytes += of_head * (double)(i->topk ? r.forwards * (size_t)i->K : r.drafted);
-    if (counter && !failed && i->draft == draft_model.name) { /* the taps do not receive the passes of the draft model */
+    if (counter && !failed && i->draft == draft_model.name) { /* the taps do not receive the passes of the draft
+                                                                 model */
         double bytes;
         failed = draft_pass_bytes(b, &bytes, err);
         i->work.bytes += bytes * (double)r.drafted;

@@ -32,7 +32,8 @@ static double limit_of(const struct bench *b, int K, double p)
 {
     double drafts = 0;
     for (int k = 0; k < K; k++) {
-        struct bench_parts work = bench_module_work(b->c->model, b->c->session.drafting.vocab, b->prompt, k ? 1 : 1 + (size_t)(p * K + 0.5));
+        struct bench_parts work = bench_module_work(b->c->model, b->c->session.drafting.vocab, b->prompt,
+                                                    k ? 1 : 1 + (size_t)(p * K + 0.5));
         drafts += bench_sum(&work).bytes;
     }
     double verify = pass_bytes(b, (size_t)K + 1), plain = pass_bytes(b, 1);
@@ -48,8 +49,9 @@ static void draw(FILE *f, const struct bench *b)
     for (int K = 1; K <= 3; K++)
         most = fmax(most, limit_of(b, K, 1));
     snprintf(title, sizeof title, "speed-up of drafting over plain decoding (mtp-eagle, %d threads)", b->threads);
-    struct diagram d = {.f = f, .title = title, .x_title = "probability that a draft is right", .x_most = 1, .x_step = 0.2, .x_digits = 1,
-                        .y_most = ceil(most * 2 + 0.01) / 2, .y_step = 0.5, .y_digits = 1, .y_strong = 1};
+    struct diagram d = {.f = f, .title = title, .x_title = "probability that a draft is right", .x_most = 1,
+                        .x_step = 0.2, .x_digits = 1, .y_most = ceil(most * 2 + 0.01) / 2, .y_step = 0.5, .y_digits = 1,
+                        .y_strong = 1};
     diagram_begin(&d);
     for (int K = 1; K <= 3; K++) {
         const char *colour = diagram_colour(K - 1);

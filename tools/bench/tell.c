@@ -26,7 +26,8 @@ double bench_median(const struct bench_item *i, int rounds) { return bench_quant
 
 /* Returns the median, over the rounds, of the ratio of the times of two items. Each time is first divided by the amount
  * of work in its item (over_by or under_by). */
-static double ratio(const struct bench *b, const struct bench_item *over, double over_by, const struct bench_item *under, double under_by)
+static double ratio(const struct bench *b, const struct bench_item *over, double over_by,
+                    const struct bench_item *under, double under_by)
 {
     double of_round[BENCH_ROUNDS];
     for (int r = 0; r < b->rounds; r++)
@@ -58,7 +59,8 @@ double bench_limit(const struct bench *b, const struct bench_item *i)
 
 /* Returns the item of the same kind, depth and matrix that has `rows` rows, this type, and this value of `onednn`; or
  * NULL. */
-static const struct bench_item *sister(const struct bench *b, const struct bench_item *i, size_t rows, int onednn, enum weight_type type)
+static const struct bench_item *sister(const struct bench *b, const struct bench_item *i, size_t rows, int onednn,
+                                       enum weight_type type)
 {
     for (size_t k = 0; k < b->count; k++) {
         const struct bench_item *other = &b->item[k];
@@ -94,9 +96,10 @@ static double of_onednn(const struct bench *b, const struct bench_item *i)
  * operations at the peak speed of fma. */
 struct shares {
     double read, fma, ceiling; /* ceiling: the larger of the shares that apply */
-    double integer;            /* for a quantized matrix: the time to do its operations at the peak of int8 or int4; 0 for others */
-    /* if a GPU computes parts of the item: the time to read their bytes as fast as its memory copies, and at the peak that its driver says. `read` is then
-     * about the other bytes, `ceiling` about both, and fma is 0 */
+    double integer;            /* for a quantized matrix: the time to do its operations at the peak of int8 or int4; 0
+                                  for others */
+    /* if a GPU computes parts of the item: the time to read their bytes as fast as its memory copies, and at the peak
+     * that its driver says. `read` is then about the other bytes, `ceiling` about both, and fma is 0 */
     double gpu, gpu_peak;
 };
 
@@ -126,7 +129,8 @@ static double gpu_peak(const struct bench *b) { return b->c->model->device ? b->
 
 static struct shares shares_of(const struct bench *b, const struct bench_item *i)
 {
-    struct shares s = {.read = share(b, i, i->work.bytes - i->work.gpu_bytes, i->read), .fma = share(b, i, i->work.flops, i->fma)};
+    struct shares s = {.read = share(b, i, i->work.bytes - i->work.gpu_bytes, i->read),
+                       .fma = share(b, i, i->work.flops, i->fma)};
     double peak = gpu_peak(b);
     if (i->work.gpu_bytes > 0) {
         s.fma = 0;
@@ -148,11 +152,15 @@ static int in_cache(const struct bench_item *i, double share_of_bytes)
     return share_of_bytes > 1.1 && bench_pass_bytes(i) <= BENCH_BEYOND_CACHES;
 }
 
-static double efficiency(const struct bench *b, const struct bench_item *i) { return bench_speed_up(b, i) / bench_limit(b, i); }
+static double efficiency(const struct bench *b, const struct bench_item *i)
+{
+    return bench_speed_up(b, i) / bench_limit(b, i);
+}
 
 static double tokens_per_second(const struct bench *b, const struct bench_item *i)
 {
-    return (double)(i->kind == BENCH_GENERATE || i->kind == BENCH_BATCH ? i->tokens : i->rows) / bench_median(i, b->rounds);
+    return (double)(i->kind == BENCH_GENERATE || i->kind == BENCH_BATCH ? i->tokens : i->rows) /
+           bench_median(i, b->rounds);
 }
 
 /* --- the table --- */
@@ -170,8 +178,14 @@ static void print_op(const struct bench *b, const struct bench_item *i, double s
     int reads = i->kind == BENCH_LINEAR && i->rows < BENCH_MOST_ROWS, bytes = !reads && s.integer > 0;
     double one = of_one_row(b, i), theirs = of_onednn(b, i);
     printf("%10.1f %-7s %8.1f %8.0f %% of %s", (reads ? i->work.bytes : i->work.flops) / seconds / 1e9,
-           reads ? "GB/s" : bytes ? "Gop/s" : "GFLOP/s", i->work.bytes / (double)i->calls / 1e6,
-           100 * (reads ? s.read : bytes ? s.integer : s.fma), reads ? "read" : bench_kinds[bytes ? peak_of(i) : BENCH_FMA]);
+           reads ? "GB/s"
+           : bytes ? "Gop/s"
+           : "GFLOP/s",
+           i->work.bytes / (double)i->calls / 1e6,
+           100 * (reads ? s.read
+                  : bytes ? s.integer
+                  : s.fma),
+           reads ? "read" : bench_kinds[bytes ? peak_of(i) : BENCH_FMA]);
     if (one > 0)
         printf(", %.2f times 1 row", one);
     if (theirs > 0)
@@ -226,7 +240,8 @@ static void print_gpu(const struct bench *b)
     vb_device_look(b->c->model, &f);
     if (!*f.name)
         return;
-    printf("%s computes %d of %d layers%s; ", f.name, (int)f.layers, (int)f.all_layers, f.heads ? ", the head and the MTP modules" : "");
+    printf("%s computes %d of %d layers%s; ", f.name, (int)f.layers, (int)f.all_layers,
+           f.heads ? ", the head and the MTP modules" : "");
     if (gpu_peak(b) > 0)
         printf("the peak of its memory is %.0f GB/s, as its driver says\n", gpu_peak(b) / 1e9);
     else
@@ -235,8 +250,10 @@ static void print_gpu(const struct bench *b)
 
 static void print_table(const struct bench *b)
 {
-    printf("%d rounds in turns, %d threads, %s; medians, and the middle half of the rounds; ", b->rounds, b->threads, b->isa);
-    printf("%s%s\n", b->onednn ? "oneDNN " : "no lines of oneDNN: ", b->onednn ? onednn_version(b->onednn) : b->no_onednn);
+    printf("%d rounds in turns, %d threads, %s; medians, and the middle half of the rounds; ", b->rounds, b->threads,
+           b->isa);
+    printf("%s%s\n",
+           b->onednn ? "oneDNN " : "no lines of oneDNN: ", b->onednn ? onednn_version(b->onednn) : b->no_onednn);
     if (b->onednn && b->no_onednn_bf16)
         printf("no lines of oneDNN with BF16 weights: %s\n", b->no_onednn_bf16);
     print_gpu(b);
@@ -245,7 +262,9 @@ static void print_table(const struct bench *b)
     for (size_t k = 0; k < b->count; k++) {
         const struct bench_item *i = &b->item[k];
         double median = bench_median(i, b->rounds), calls = i->calls ? (double)i->calls : 1;
-        double spread = 50 * (bench_quantile(i->seconds, b->rounds, 0.75) - bench_quantile(i->seconds, b->rounds, 0.25)) / median;
+        double spread = 50 *
+                        (bench_quantile(i->seconds, b->rounds, 0.75) - bench_quantile(i->seconds, b->rounds, 0.25)) /
+                        median;
         printf("%-32s %10.3f %7.1f ", i->name, 1e3 * median / calls, spread);
         if (i->kind < BENCH_PREFILL)
             print_machine(i, median);
@@ -274,7 +293,10 @@ static void add_op(const struct bench *b, json_t *j, const struct bench_item *i)
     json_object_set_new(j, "inputs", json_integer((json_int_t)i->inputs));
     json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
     int quantized = weight_is_quantized(i->type), bf16 = i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16;
-    json_object_set_new(j, "weights", json_string(quantized ? quantized_format(i->type)->name : i->type == WEIGHT_F32 ? "f32" : "bf16"));
+    json_object_set_new(j, "weights",
+                        json_string(quantized ? quantized_format(i->type)->name
+                                    : i->type == WEIGHT_F32 ? "f32"
+                                    : "bf16"));
     json_object_set_new(j, "activations", json_string(quantized ? "int8" : bf16 ? "bf16" : "f32"));
     set(j, "of_onednn", of_onednn(b, i));
 }
@@ -296,8 +318,9 @@ static void add_generated(const struct bench *b, json_t *j, const struct bench_i
 static json_t *item_json(const struct bench *b, const struct bench_item *i)
 {
     double median = bench_median(i, b->rounds);
-    json_t *j = json_pack("{s:s,s:s,s:f,s:f,s:f}", "name", i->name, "kind", bench_kinds[i->kind], "seconds", median, "quarter",
-                          bench_quantile(i->seconds, b->rounds, 0.25), "three_quarters", bench_quantile(i->seconds, b->rounds, 0.75));
+    json_t *j = json_pack("{s:s,s:s,s:f,s:f,s:f}", "name", i->name, "kind", bench_kinds[i->kind], "seconds", median,
+                          "quarter", bench_quantile(i->seconds, b->rounds, 0.25), "three_quarters",
+                          bench_quantile(i->seconds, b->rounds, 0.75));
     if (i->kind < BENCH_PREFILL) {
         set(j, "per_second", i->work.bytes / median);
         return j;
@@ -344,7 +367,8 @@ static json_t *gpu_json(const struct bench *b)
 {
     vb_device_facts f;
     vb_device_look(b->c->model, &f);
-    json_t *j = *f.name ? json_pack("{s:s,s:i,s:b}", "name", f.name, "layers", (int)f.layers, "heads", (int)f.heads) : json_null();
+    json_t *j = *f.name ? json_pack("{s:s,s:i,s:b}", "name", f.name, "layers", (int)f.layers, "heads", (int)f.heads)
+                        : json_null();
     if (*f.name)
         set(j, "peak_bytes_per_second", gpu_peak(b));
     return j;
@@ -361,7 +385,8 @@ int bench_tell(struct bench *b)
     json_t *rows = json_array();
     for (size_t k = 0; k < b->count; k++)
         json_array_append_new(rows, item_json(b, &b->item[k]));
-    return cli_print_json(json_pack("{s:i,s:i,s:s,s:o,s:s?,s:s?,s:s?,s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "gpu", gpu_json(b), "onednn",
-                                    b->onednn ? onednn_version(b->onednn) : NULL, "no_onednn", b->no_onednn, "no_onednn_bf16", b->no_onednn_bf16,
-                                    "rows", rows));
+    return cli_print_json(json_pack("{s:i,s:i,s:s,s:o,s:s?,s:s?,s:s?,s:o}", "rounds", b->rounds, "threads", b->threads,
+                                    "isa", b->isa, "gpu", gpu_json(b), "onednn",
+                                    b->onednn ? onednn_version(b->onednn) : NULL, "no_onednn", b->no_onednn,
+                                    "no_onednn_bf16", b->no_onednn_bf16, "rows", rows));
 }

@@ -1,4 +1,5 @@
-/* tools/bench/work.c -- how many bytes of weights the parts of a pass must read, and how many operations they must do. */
+/* tools/bench/work.c -- how many bytes of weights the parts of a pass must read, and how many operations they must
+ * do. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +47,8 @@ static void add_in(struct bench_work *work, const struct weight_view *w, double 
 }
 
 /* Adds the work of eh_proj or of an output head. */
-static void add_end(struct bench_parts *work, enum pass_part part, const struct vb_model *m, const struct weight_view *w, double rows, int on_gpu)
+static void add_end(struct bench_parts *work, enum pass_part part, const struct vb_model *m,
+                    const struct weight_view *w, double rows, int on_gpu)
 {
     struct bench_work own = {0};
     add_in(&own, w, rows, bench_loop_of(w->type, m->config.precision == PRECISION_BF16));
@@ -54,8 +56,8 @@ static void add_end(struct bench_parts *work, enum pass_part part, const struct 
     add_work(&work->part[part], &own);
 }
 
-/* The work of a layer: `rows` rows, each of which attends to `depth` tokens and all of which chose `experts` different experts.
- * `expanded`: for how many cache rows keys and values are computed; 0 if attention has the absorbed form. */
+/* The work of a layer: `rows` rows, each of which attends to `depth` tokens and all of which chose `experts` different
+ * experts. `expanded`: for how many cache rows keys and values are computed; 0 if attention has the absorbed form. */
 struct layer_work {
     const struct config *c;
     const struct mla *mla;
@@ -67,12 +69,14 @@ struct layer_work {
 static void add_experts(const struct layer_work *l, const struct read *r)
 {
     struct bench_work each = {0};
-    add_in(&each, &r->w, l->rows * l->c->num_experts_per_tok, bench_loop_of(r->w.type, l->c->precision == PRECISION_BF16));
+    add_in(&each, &r->w, l->rows * l->c->num_experts_per_tok,
+           bench_loop_of(r->w.type, l->c->precision == PRECISION_BF16));
     each.bytes *= l->experts;
     add_work(&l->to->part[PART_EXPERTS], &each);
 }
 
-/* Keys of the expanded form are computed with fma. Queries and scores of an indexer are computed if there are tokens to choose from. */
+/* Keys of the expanded form are computed with fma. Queries and scores of an indexer are computed if there are tokens to
+ * choose from. */
 static void add_read(void *context, const struct read *r)
 {
     const struct layer_work *l = context;
@@ -81,17 +85,21 @@ static void add_read(void *context, const struct read *r)
     if (r->routed)
         add_experts(l, r);
     else if (r->part != PART_INDEXER || reads_chosen(l->c, l->mla, l->depth))
-        add_in(&l->to->part[r->part], &r->w, expands ? l->expanded : l->rows, bench_loop_of(type, l->c->precision == PRECISION_BF16 && !r->exact));
+        add_in(&l->to->part[r->part], &r->w, expands ? l->expanded : l->rows,
+               bench_loop_of(type, l->c->precision == PRECISION_BF16 && !r->exact));
 }
 
-/* Adds what attention does with `tokens` cached tokens. In the absorbed form, a score needs c + r numbers of a cache row, and the
- * weighted sum needs c. In the expanded form, they need n + r numbers of a key and v numbers of a value. */
+/* Adds what attention does with `tokens` cached tokens. In the absorbed form, a score needs c + r numbers of a cache
+ * row, and the weighted sum needs c. In the expanded form, they need n + r numbers of a key and v numbers of a
+ * value. */
 static void add_tokens(const struct layer_work *l, double tokens)
 {
     const struct config *c = l->c;
     double latent = c->kv_lora_rank, rope = c->qk_rope_head_dim, nope = c->qk_nope_head_dim, value = c->v_head_dim;
     struct bench_work *work = &l->to->part[PART_ATTENTION];
-    add_operations(work, LOOP_FMA, 2 * l->rows * tokens * c->num_attention_heads * (l->expanded > 0 ? nope + rope + value : 2 * latent + rope));
+    add_operations(work, LOOP_FMA,
+                   2 * l->rows * tokens * c->num_attention_heads *
+                       (l->expanded > 0 ? nope + rope + value : 2 * latent + rope));
     work->bytes += read_latents(c, tokens);
 }
 
@@ -104,8 +112,8 @@ static void add_choice(const struct layer_work *l)
     work->bytes += read_keys(l->c, l->depth);
 }
 
-static void add_layer(struct bench_parts *work, const struct config *c, const struct layer *layer, double rows, double depth,
-                      double expanded, double experts)
+static void add_layer(struct bench_parts *work, const struct config *c, const struct layer *layer, double rows,
+                      double depth, double expanded, double experts)
 {
     struct bench_parts own = {0};
     struct layer_work l = {c, &layer->self_attn, rows, depth, expanded, experts, &own};
@@ -152,8 +160,8 @@ static int no_row(void *context, int depth, size_t index, const float *logits, c
     return 0;
 }
 
-/* Returns for how many cache rows keys and values are computed with --prefill expanded: each chunk computes those of all
- * tokens up to its end. */
+/* Returns for how many cache rows keys and values are computed with --prefill expanded: each chunk computes those of
+ * all tokens up to its end. */
 static double expanded_rows(size_t rows, size_t chunk)
 {
     double sum = 0;
@@ -164,7 +172,8 @@ static double expanded_rows(size_t rows, size_t chunk)
     return sum;
 }
 
-int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, size_t head_rows, int expanded, struct bench_parts *work)
+int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, size_t head_rows, int expanded,
+                    struct bench_parts *work)
 {
     const struct vb_model *m = b->c->model;
     const struct config *c = &m->config;
@@ -178,7 +187,8 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
     o.prefill = expanded ? "expanded" : NULL;
     o.tap = count_experts;
     o.tap_context = &k;
-    int code = EXIT_DONE, is_one = rows == 1 && !expanded; /* then each layer reads as many experts as a token chooses */
+    int code = EXIT_DONE, is_one = rows == 1 && !expanded; /* then each layer reads as many experts as a token
+                                                              chooses */
     int failed = !is_one && vb_session_open(&s, m, &o, &err);
     if (s)
         s->work->cx.tensor_cores = 0; /* the CPU counts */
@@ -274,8 +284,8 @@ static void end_pass(struct bench_counter *k)
             add_layer(&k->work, c, &module->layer, rows, depth, 0, experts_of(k, k->layer));
         }
         if (k->head_rows)
-            add_end(&k->work, PART_HEAD, m, module ? head_of(m, k->vocab, (size_t)(module - m->mtp)) : &m->lm_head, (double)k->head_rows,
-                    m->offload.ends && !(module && k->vocab));
+            add_end(&k->work, PART_HEAD, m, module ? head_of(m, k->vocab, (size_t)(module - m->mtp)) : &m->lm_head,
+                    (double)k->head_rows, m->offload.ends && !(module && k->vocab));
     }
     k->rows = k->head_rows = 0;
     memset(k->chosen, 0, (c->dims.layers + (size_t)m->num_mtp) * k->E);

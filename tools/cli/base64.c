@@ -30,7 +30,9 @@ char *base64_decode(const char *text, size_t length, size_t *size)
 {
     if (length % 4)
         return NULL;
-    size_t padding = length ? (size_t)(text[length - 1] == '=') + (size_t)(text[length - 2] == '=' && text[length - 1] == '=') : 0;
+    size_t padding = length ? (size_t)(text[length - 1] == '=') +
+                                  (size_t)(text[length - 2] == '=' && text[length - 1] == '=')
+                            : 0;
     char *bytes = cli_must(malloc(length / 4 * 3 + 1));
     for (size_t i = 0; i < length; i += 4) {
         unsigned three = 0;

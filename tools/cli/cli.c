@@ -91,8 +91,11 @@ static void tell_placement(const struct cli *c)
         return;
     fprintf(stderr, "--numa %s: ", c->numa);
     if (p.pages)
-        fprintf(stderr, "%d nodes; of %zu pages of weights %zu lay in their place, %zu were moved there, %zu lie elsewhere (%.1f s)%s",
-                p.nodes, p.pages, p.in_place, p.moved, p.pages - p.in_place - p.moved, p.seconds, *p.why_not ? "; " : "");
+        fprintf(stderr,
+                "%d nodes; of %zu pages of weights %zu lay in their place, %zu were moved there, %zu lie elsewhere "
+                "(%.1f s)%s",
+                p.nodes, p.pages, p.in_place, p.moved, p.pages - p.in_place - p.moved, p.seconds,
+                *p.why_not ? "; " : "");
     fprintf(stderr, "%s\n", p.why_not);
 }
 
@@ -103,7 +106,8 @@ vb_model_facts cli_facts(const struct cli *c)
     return facts;
 }
 
-/* Warns about a GGUF file without a key that changes the results, unless the command reports this itself (as `inspect` does). */
+/* Warns about a GGUF file without a key that changes the results, unless the command reports this itself (as `inspect`
+ * does). */
 static void tell_missing(const struct cli *c)
 {
     vb_model_facts facts = cli_facts(c);
@@ -114,18 +118,26 @@ static void tell_missing(const struct cli *c)
         fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_QUERY_SCALE);
 }
 
-int cli_has_prefill(const struct cli *c, const char *kind) { return c->session.prefill && !strcmp(c->session.prefill, kind); }
+int cli_has_prefill(const struct cli *c, const char *kind)
+{
+    return c->session.prefill && !strcmp(c->session.prefill, kind);
+}
 
 int cli_without_prefill(const struct cli *c, const char *kind)
 {
-    return cli_has_prefill(c, kind) ? cli_fail(c, EXIT_USAGE, "verbatim %s does not have --prefill %s", c->command->name, kind) : EXIT_DONE;
+    return cli_has_prefill(c, kind)
+               ? cli_fail(c, EXIT_USAGE, "verbatim %s does not have --prefill %s", c->command->name, kind)
+               : EXIT_DONE;
 }
 
 int cli_has_tensor_cores(const struct cli *c) { return c->precision && !strcmp(c->precision, "tensor"); }
 
 int cli_without_tensor_cores(const struct cli *c)
 {
-    return cli_has_tensor_cores(c) ? cli_fail(c, EXIT_USAGE, "verbatim %s computes on the CPU, and --precision tensor is for a GPU", c->command->name) : EXIT_DONE;
+    return cli_has_tensor_cores(c)
+               ? cli_fail(c, EXIT_USAGE, "verbatim %s computes on the CPU, and --precision tensor is for a GPU",
+                          c->command->name)
+               : EXIT_DONE;
 }
 
 void cli_tensor_split(const struct cli *c, char *text, size_t size)
@@ -135,7 +147,8 @@ void cli_tensor_split(const struct cli *c, char *text, size_t size)
     if (!cli_has_tensor_cores(c))
         return;
     vb_device_look(c->model, &f);
-    snprintf(text, size, "%s %d %d %d %d", f.name, (int)f.layers, (int)f.attentions, (int)f.heads, c->gpu_experts && !strcmp(c->gpu_experts, "off"));
+    snprintf(text, size, "%s %d %d %d %d", f.name, (int)f.layers, (int)f.attentions, (int)f.heads,
+             c->gpu_experts && !strcmp(c->gpu_experts, "off"));
 }
 
 /* Reads the value of --gpu-layers or --draft-gpu-layers. */
@@ -154,9 +167,13 @@ static int read_layers(struct cli *c, const char *option, const char *given, int
 /* Reads the options about a GPU: for the model, and for a draft model. */
 static int offload(struct cli *c, vb_offload *o, vb_offload *of_draft)
 {
-    *o = *of_draft = (vb_offload){.device = c->device, .without_experts = c->gpu_experts && !strcmp(c->gpu_experts, "off")};
+    *o = *of_draft = (vb_offload){.device = c->device,
+                                  .without_experts = c->gpu_experts && !strcmp(c->gpu_experts, "off")};
     if (!c->device && (c->gpu_layers || c->gpu_experts || c->drafting.gpu_layers))
-        return cli_fail(c, EXIT_USAGE, "--%s is for --device cuda", c->gpu_layers ? "gpu-layers" : c->gpu_experts ? "gpu-experts" : "draft-gpu-layers");
+        return cli_fail(c, EXIT_USAGE, "--%s is for --device cuda",
+                        c->gpu_layers ? "gpu-layers"
+                        : c->gpu_experts ? "gpu-experts"
+                        : "draft-gpu-layers");
     if (c->gpu_experts && !o->without_experts && strcmp(c->gpu_experts, "on"))
         return cli_fail(c, EXIT_USAGE, "--gpu-experts is %s, wanted on or off", c->gpu_experts);
     int code = read_layers(c, "--gpu-layers", c->gpu_layers, &o->layers);
@@ -170,10 +187,12 @@ static void tell_device(const struct cli *c)
         vb_device_facts f;
         vb_device_look(models[i], &f);
         if (*f.why_not)
-            fprintf(stderr, "verbatim: %s: the CPU computes everything%s: %s\n", i ? "--draft-gpu-layers" : "--device auto", i ? " of the draft model" : "", f.why_not);
+            fprintf(stderr, "verbatim: %s: the CPU computes everything%s: %s\n",
+                    i ? "--draft-gpu-layers" : "--device auto", i ? " of the draft model" : "", f.why_not);
         if (c->stats && *f.name)
-            fprintf(stderr, "%s: %s%d of %d layers, attention of %d, %s%.1f MB of weights\n", f.name, i ? "of the draft model, " : "", (int)f.layers,
-                    (int)f.all_layers, (int)f.attentions, f.heads ? "MTP modules and the output head, " : "", 1e-6 * (double)f.weight_bytes);
+            fprintf(stderr, "%s: %s%d of %d layers, attention of %d, %s%.1f MB of weights\n", f.name,
+                    i ? "of the draft model, " : "", (int)f.layers, (int)f.all_layers, (int)f.attentions,
+                    f.heads ? "MTP modules and the output head, " : "", 1e-6 * (double)f.weight_bytes);
     }
 }
 
@@ -183,18 +202,22 @@ int cli_open(struct cli *c)
     vb_offload gpu, gpu_of_draft;
     if (offload(c, &gpu, &gpu_of_draft))
         return EXIT_USAGE;
-    vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
-                                .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights", .ranks = c->group, .offload = &gpu};
+    vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = c->conventions,
+                                .numa = c->numa, .repack = c->repack, .repack_cache = c->repack_cache,
+                                .threads = c->session.threads, .progress = show_copies,
+                                .progress_context = "copying weights", .ranks = c->group, .offload = &gpu};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");
     if (size >= (int)sizeof c->conventions)
         return cli_fail(c, EXIT_USAGE, "--convention has %d characters, at most %zu", size, sizeof c->conventions - 1);
     if (c->ranks_weights && !c->group)
-        return cli_fail(c, EXIT_USAGE, "--ranks-weights is for verbatim-mpi, which computes one model in several processes");
+        return cli_fail(c, EXIT_USAGE,
+                        "--ranks-weights is for verbatim-mpi, which computes one model in several processes");
     if (!(c->command->takes & TAKES_COMPUTE) && cli_without_tensor_cores(c))
         return EXIT_USAGE;
     double start = cli_seconds();
-    /* A draft model is small: rank 0 computes it alone. It gets memory of a GPU before the model does, which takes what is left */
+    /* A draft model is small: rank 0 computes it alone. It gets memory of a GPU before the model does, which takes what
+     * is left */
     vb_model_options of_draft = options;
     of_draft.ranks = NULL;
     of_draft.offload = c->device ? &gpu_of_draft : NULL;
@@ -231,12 +254,17 @@ static void tell_no_memory(const struct cli *c)
     vb_device_facts f;
     vb_device_look(c->model, &f);
     if (f.no_memory && !cli_has_tensor_cores(c)) /* with them it was an error */
-        fprintf(stderr, "verbatim: %s had no memory for the cache or the passes of a session: what does not fit is left to the CPU\n", f.name);
+        fprintf(stderr,
+                "verbatim: %s had no memory for the cache or the passes of a session: what does not fit is left to the "
+                "CPU\n",
+                f.name);
     if (!c->drafting.model)
         return;
     vb_device_look(c->drafting.model, &f);
     if (f.no_memory)
-        fprintf(stderr, "verbatim: %s failed, or had no memory for a session of the draft model: the CPU computed it then\n", f.name);
+        fprintf(stderr,
+                "verbatim: %s failed, or had no memory for a session of the draft model: the CPU computed it then\n",
+                f.name);
 }
 
 void cli_close(struct cli *c)
@@ -276,7 +304,8 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
         }
         errno = 0;
         long long id = strtoll(p, &after, 10);
-        if (after == p || errno || id < 0 || id > INT32_MAX || (after < end && *after != ',' && !isspace((unsigned char)*after))) {
+        if (after == p || errno || id < 0 || id > INT32_MAX ||
+            (after < end && *after != ',' && !isspace((unsigned char)*after))) {
             size_t shown = strcspn(p, ", \t\n\v\f\r");
             int code = cli_fail(c, EXIT_USAGE, "%.64s: token id %zu is \"%.*s\", wanted an integer of 0 or more", spec,
                                 *count, (int)(shown < 16 ? shown : 16), p);
@@ -297,7 +326,8 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
     return EXIT_DONE;
 }
 
-int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count)
+int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids,
+               size_t *count)
 {
     vb_error err;
     size_t room;
@@ -313,10 +343,12 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
         return EXIT_DONE;
     free(*ids);
     *ids = NULL;
-    return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the error is in the text, not in the command line */
+    return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the error is in the text, not in the command
+                                                                        line */
 }
 
-int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count)
+int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids,
+                      size_t *count)
 {
     int32_t *encoded;
     int bos = c->bos || (!c->no_bos && !is_chat && vb_add_bos(c->tokenizer)); /* a chat template writes BOS itself */
@@ -472,7 +504,8 @@ static json_t *reject_reasons(const vb_result *r)
 {
     json_t *reasons = json_object();
     for (int why = 0; why < VB_REJECT_REASONS; why++)
-        json_object_set_new(reasons, cli_reject_name((enum vb_reject)why), json_integer((json_int_t)r->first_reject[why]));
+        json_object_set_new(reasons, cli_reject_name((enum vb_reject)why),
+                            json_integer((json_int_t)r->first_reject[why]));
     return reasons;
 }
 
@@ -485,11 +518,11 @@ json_t *cli_stats(const vb_result *r, int draft_tokens)
         json_array_append_new(rejected, json_integer((json_int_t)r->rejected_by_depth[k]));
     }
     double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
-    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:I,s:f,s:o,s:o}", "forwards", (json_int_t)r->forwards, "tokens_per_forward",
-                     ratio(after_first, (double)r->forwards), "drafted", (json_int_t)r->drafted, "accepted",
-                     (json_int_t)r->accepted, "accepted_by_depth", by_depth, "drafted_by_depth", drafted, "rejected_by_depth",
-                     rejected, "first_reject", reject_reasons(r), "relaxed", (json_int_t)r->relaxed, "relaxed_nats", r->relaxed_nats,
-                     "prefill_tokens_per_second",
+    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:I,s:f,s:o,s:o}", "forwards", (json_int_t)r->forwards,
+                     "tokens_per_forward", ratio(after_first, (double)r->forwards), "drafted", (json_int_t)r->drafted,
+                     "accepted", (json_int_t)r->accepted, "accepted_by_depth", by_depth, "drafted_by_depth", drafted,
+                     "rejected_by_depth", rejected, "first_reject", reject_reasons(r), "relaxed",
+                     (json_int_t)r->relaxed, "relaxed_nats", r->relaxed_nats, "prefill_tokens_per_second",
                      ratio((double)r->prefill_tokens, r->prefill_seconds), "decode_tokens_per_second",
                      ratio(after_first, r->decode_seconds));
 }

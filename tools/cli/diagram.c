@@ -23,8 +23,14 @@ double diagram_step(double range)
     return power * (steps < 2 ? 0.2 : steps < 4 ? 0.5 : 1);
 }
 
-static double x_of(const struct diagram *d, double x) { return LEFT + (x - d->x_least) / (d->x_most - d->x_least) * (WIDTH - LEFT - RIGHT); }
-static double y_of(const struct diagram *d, double y) { return HEIGHT - BOTTOM - (y - d->y_least) / (d->y_most - d->y_least) * (HEIGHT - TOP - BOTTOM); }
+static double x_of(const struct diagram *d, double x)
+{
+    return LEFT + (x - d->x_least) / (d->x_most - d->x_least) * (WIDTH - LEFT - RIGHT);
+}
+static double y_of(const struct diagram *d, double y)
+{
+    return HEIGHT - BOTTOM - (y - d->y_least) / (d->y_most - d->y_least) * (HEIGHT - TOP - BOTTOM);
+}
 
 static void put_text(FILE *f, const char *text)
 {
@@ -42,19 +48,23 @@ void diagram_begin(struct diagram *d)
 {
     FILE *f = d->f;
     d->lines = 0;
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"12\">\n"
-               "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n<text x=\"%d\" y=\"18\" font-size=\"14\">",
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+            "font-size=\"12\">\n"
+            "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n<text x=\"%d\" y=\"18\" font-size=\"14\">",
             WIDTH, HEIGHT, WIDTH, HEIGHT, LEFT);
     put_text(f, d->title);
     fputs("</text>\n", f);
     for (int i = 0; i <= count_of(d->y_least, d->y_most, d->y_step); i++) {
         double y = d->y_least + i * d->y_step;
-        fprintf(f, "<path d=\"M%d %.1fH%d\" stroke=\"%s\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>\n", LEFT, y_of(d, y), WIDTH - RIGHT,
-                fabs(y - d->y_strong) < 1e-9 ? "#888" : "#ddd", LEFT - 6, y_of(d, y) + 4, d->y_digits, y);
+        fprintf(f, "<path d=\"M%d %.1fH%d\" stroke=\"%s\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>\n",
+                LEFT, y_of(d, y), WIDTH - RIGHT, fabs(y - d->y_strong) < 1e-9 ? "#888" : "#ddd", LEFT - 6,
+                y_of(d, y) + 4, d->y_digits, y);
     }
     for (int i = 0; i <= count_of(d->x_least, d->x_most, d->x_step); i++) {
         double x = d->x_least + i * d->x_step;
-        fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.*f</text>\n", x_of(d, x), HEIGHT - BOTTOM + 18, d->x_digits, x);
+        fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.*f</text>\n", x_of(d, x), HEIGHT - BOTTOM + 18,
+                d->x_digits, x);
     }
     fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", x_of(d, (d->x_least + d->x_most) / 2), HEIGHT - 10);
     put_text(f, d->x_title);
@@ -68,7 +78,8 @@ void diagram_curve(const struct diagram *d, const char *colour, int dashed, cons
         if (isnan(x[i]) || isnan(y[i]))
             continue;
         if (!points)
-            fprintf(d->f, "<path fill=\"none\" stroke=\"%s\"%s d=\"", colour, dashed ? " stroke-dasharray=\"5 4\"" : "");
+            fprintf(d->f, "<path fill=\"none\" stroke=\"%s\"%s d=\"", colour,
+                    dashed ? " stroke-dasharray=\"5 4\"" : "");
         fprintf(d->f, "%c%.1f %.1f", points++ ? 'L' : 'M', x_of(d, x[i]), y_of(d, y[i]));
     }
     if (points)

@@ -1,4 +1,5 @@
-/* tools/cli/diagram.h -- draws curves and dots into an SVG file: a frame with a grid, and names of the curves on the right. */
+/* tools/cli/diagram.h -- draws curves and dots into an SVG file: a frame with a grid, and names of the curves on the
+ * right. */
 #ifndef VB_CLI_DIAGRAM_H
 #define VB_CLI_DIAGRAM_H
 

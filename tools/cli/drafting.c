@@ -8,9 +8,12 @@ static int add_setting(struct cli *c, const char *format, const char *text, int 
 {
     char *settings = c->drafting.settings;
     size_t used = strlen(settings), room = sizeof c->drafting.settings - used;
-    int n = text ? snprintf(settings + used, room, "%s%s", used ? "," : "", text) : snprintf(settings + used, room, format, used ? "," : "", number);
+    int n = text ? snprintf(settings + used, room, "%s%s", used ? "," : "", text)
+                 : snprintf(settings + used, room, format, used ? "," : "", number);
     c->session.drafting.settings = settings;
-    return (size_t)n < room ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "the settings of draft methods are longer than %zu bytes", sizeof c->drafting.settings - 1);
+    return (size_t)n < room ? EXIT_DONE
+                            : cli_fail(c, EXIT_USAGE, "the settings of draft methods are longer than %zu bytes",
+                                       sizeof c->drafting.settings - 1);
 }
 
 static int gather_settings(struct cli *c)
@@ -32,26 +35,34 @@ int cli_drafting(struct cli *c)
     if (vb_draft_method_find(&method, draft, &err))
         return cli_error(c, &err);
     if (c->session.drafting.p_min > 1.0f)
-        return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.drafting.p_min);
+        return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1",
+                        (double)c->session.drafting.p_min);
     if (!dir && (c->drafting.precision || c->drafting.gpu_layers))
-        return cli_fail(c, EXIT_USAGE, "--draft-%s is that of --draft-model, which is missing", c->drafting.precision ? "precision" : "gpu-layers");
+        return cli_fail(c, EXIT_USAGE, "--draft-%s is that of --draft-model, which is missing",
+                        c->drafting.precision ? "precision" : "gpu-layers");
     if (c->drafting.precision && !strcmp(c->drafting.precision, "tensor"))
         return cli_fail(c, EXIT_USAGE, "--draft-precision is tensor; a draft model has f32, bf16, q8 or q4");
     if ((c->session.drafting.tree.topk || c->session.drafting.tree.nodes) && !method.name && (draft || !may_be_unnamed))
-        return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.drafting.tree.topk ? "draft-topk" : "draft-nodes");
+        return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none",
+                        c->session.drafting.tree.topk ? "draft-topk" : "draft-nodes");
     if (c->session.drafting.tree.nodes && c->session.drafting.tree.topk <= 1)
-        return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
+        return cli_fail(c, EXIT_USAGE,
+                        "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
     int takes_dir = method.needs_model || method.needs_head;
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
     if (dir && !takes_dir && (draft || !(c->command->traits & COMPARES_METHODS)))
-        return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle, eagle3 and parallel-heads, not for %s", draft ? draft : "none");
+        return cli_fail(c, EXIT_USAGE,
+                        "--draft-model is for --draft draft-model, eagle, eagle3 and parallel-heads, not for %s",
+                        draft ? draft : "none");
     if (c->drafting.gpu_layers && method.needs_head)
         return cli_fail(c, EXIT_USAGE, "--draft-gpu-layers is of --draft draft-model; the CPU computes %s", draft);
     if (c->drafting.precision && method.needs_head)
-        return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
+        return cli_fail(c, EXIT_USAGE,
+                        "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
     if (c->drafting.given_vocab && !method.needs_modules && (draft || !may_be_unnamed))
-        return cli_fail(c, EXIT_USAGE, "--draft-vocab is for draft methods with MTP modules, not for %s", draft ? draft : "none");
+        return cli_fail(c, EXIT_USAGE, "--draft-vocab is for draft methods with MTP modules, not for %s",
+                        draft ? draft : "none");
     return gather_settings(c);
 }
 
@@ -67,12 +78,15 @@ static int check_tokens(const struct cli *c)
             return cli_fail(c, EXIT_USAGE, "--draft-model %s: its vocabulary has %d tokens, that of %s %d", dir,
                             vb_vocab_size(c->drafting.model), c->model_dir, vb_vocab_size(c->model));
         if (c->tokenizer)
-            fprintf(stderr, "verbatim: --draft-model %s, warning: %s; its tokens were not compared\n", dir, err.message);
+            fprintf(stderr, "verbatim: --draft-model %s, warning: %s; its tokens were not compared\n", dir,
+                    err.message);
         return EXIT_DONE;
     }
     int differ = vb_tokenizers_match(c->tokenizer, other, &err);
     vb_tokenizer_close(other);
-    return differ ? cli_fail(c, EXIT_USAGE, "--draft-model %s does not have the tokens of %s: %s", dir, c->model_dir, err.message) : EXIT_DONE;
+    return differ ? cli_fail(c, EXIT_USAGE, "--draft-model %s does not have the tokens of %s: %s", dir, c->model_dir,
+                             err.message)
+                  : EXIT_DONE;
 }
 
 /* Opens the draft vocabulary of --draft-vocab, whose value is N or @FILE. */
@@ -112,7 +126,9 @@ int cli_draft_model_open(struct cli *c, const vb_model_options *options)
     if (!c->drafting.model_dir)
         return EXIT_DONE;
     of_draft.numa = NULL; /* the draft model runs on the threads of the target, which has its own placement */
-    of_draft.precision = c->drafting.precision ? c->drafting.precision : cli_has_tensor_cores(c) ? "bf16" : options->precision;
+    of_draft.precision = c->drafting.precision ? c->drafting.precision
+                         : cli_has_tensor_cores(c) ? "bf16"
+                         : options->precision;
     vb_draft_method_find(&method, c->draft_given ? c->session.drafting.method : NULL, NULL);
     if (!method.name && vb_draft_head(&version, c->drafting.model_dir, &err))
         return cli_error(c, &err);

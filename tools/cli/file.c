@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- streams ------------------------------------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 static ssize_t write_stream(void *cookie, const char *bytes, size_t size)
 {
@@ -64,7 +64,7 @@ int cli_stream_copy(struct cli_stream *s, FILE *to, size_t size, void (*progress
     return s->error;
 }
 
-/* ---- signals ------------------------------------------------------------------------------------------------------- */
+/* ---- signals ----------------------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t stopped; /* the number of the signal that stops the writing */
 
@@ -102,13 +102,14 @@ void cli_remove_parts(void)
             unlink(parts[i]);
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 int cli_check_file(const struct cli *c, const char *option, const char *path)
 {
     struct stat st;
     if (!path || lstat(path, &st))
-        return !path || errno == ENOENT ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s %s: %s", option, path, strerror(errno));
+        return !path || errno == ENOENT ? EXIT_DONE
+                                        : cli_fail(c, EXIT_OTHER, "%s %s: %s", option, path, strerror(errno));
     if (S_ISLNK(st.st_mode) && stat(path, &st))
         return EXIT_DONE; /* check_output in options.c refuses such links */
     if (S_ISDIR(st.st_mode))
@@ -118,7 +119,8 @@ int cli_check_file(const struct cli *c, const char *option, const char *path)
 
 int cli_tell_stopped(const struct cli *c, const char *path)
 {
-    return cli_fail(c, EXIT_OTHER, "%s: stopped by a signal (%s); nothing was left behind", path, strsignal(cli_stopped()));
+    return cli_fail(c, EXIT_OTHER, "%s: stopped by a signal (%s); nothing was left behind", path,
+                    strsignal(cli_stopped()));
 }
 
 FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *path)

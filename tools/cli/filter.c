@@ -71,4 +71,7 @@ int filter_is_ranges(const char *ranges)
     return total > 0 && end[-1] != ',';
 }
 
-int cli_wants(const struct cli *c, const char *name, int layer) { return filter_name(c->taps, name) && filter_has(c->layers, layer); }
+int cli_wants(const struct cli *c, const char *name, int layer)
+{
+    return filter_name(c->taps, name) && filter_has(c->layers, layer);
+}

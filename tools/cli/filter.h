@@ -1,10 +1,12 @@
-/* tools/cli/filter.h -- lists on the command line that choose values: patterns of names (--taps) and ranges (--layers, --steps). */
+/* tools/cli/filter.h -- lists on the command line that choose values: patterns of names (--taps) and ranges (--layers,
+ * --steps). */
 #ifndef VB_FILTER_H
 #define VB_FILTER_H
 
 #include <stddef.h>
 
-/* Returns the next item of a list with commas, or NULL at its end. *at: the rest of the list. *length: the length of the item. */
+/* Returns the next item of a list with commas, or NULL at its end. *at: the rest of the list. *length: the length of
+ * the item. */
 const char *filter_next(const char **at, size_t *length);
 /* Whether the pattern glob[length] matches the name. */
 int filter_matches(const char *glob, size_t length, const char *name);

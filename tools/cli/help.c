@@ -21,11 +21,13 @@ static const struct {
     [SESSION_OPTIONS] = {"sessions", "Saved sessions", "save a session and continue it later"},
     [MANY_OPTIONS] = {"many", "Many prompts", "answer many prompts at the same time"},
     [SERVE_OPTIONS] = {"server", "Server", "address, API keys, and how many requests are answered at the same time"},
-    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "which values a dump contains, and how dumps are compared"},
+    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons",
+                         "which values a dump contains, and how dumps are compared"},
     [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
     [QUANTIZE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
     [PLAN_OPTIONS] = {"machines", "Machines to plan for", "how many machines compute a model, and how fast they are"},
-    [TRAIN_OPTIONS] = {"training", "Training", "what is trained, on which texts, and how; a run keeps them when it is resumed"},
+    [TRAIN_OPTIONS] = {"training", "Training",
+                       "what is trained, on which texts, and how; a run keeps them when it is resumed"},
     [RUN_OPTIONS] = {"run", "Training runs", "how long a training run takes, and what it saves and prints"},
 };
 
@@ -167,7 +169,8 @@ void cli_help_command(FILE *to, const struct command *command, int is_short)
 void cli_help(const struct cli *c, FILE *to)
 {
     fputs("verbatim: a reference engine for DeepSeek-style language models (MLA, MoE, MTP)\n"
-          "Verbatim drafts tokens with the model's own MTP modules, and its output has the same bits as plain decoding.\n\n"
+          "Verbatim drafts tokens with the model's own MTP modules, and its output has the same bits as plain "
+          "decoding.\n\n"
           "usage: verbatim COMMAND MODEL [OPTIONS]\n\n"
           "Commands:\n", to);
     for (const struct command *const *k = c->commands; *k; k++)
@@ -176,8 +179,10 @@ void cli_help(const struct cli *c, FILE *to)
     for (int h = 0; h < HEADINGS; h++)
         fprintf(to, "  %-13s %s\n", headings[h].name, headings[h].about);
     fputs("\nMODEL is a directory in the Hugging Face layout, or a GGUF file (if the model is split, its first file).\n"
-          "`verbatim COMMAND --help` explains a command. `verbatim help TOPIC` explains a command, an option or a group of options.\n"
-          "Exit codes: 0 success, 1 an error, 2 a wrong command line, 3 a difference was found, 130 interrupted by Ctrl-C.\n", to);
+          "`verbatim COMMAND --help` explains a command. `verbatim help TOPIC` explains a command, an option or a "
+          "group of options.\n"
+          "Exit codes: 0 success, 1 an error, 2 a wrong command line, 3 a difference was found, 130 interrupted by "
+          "Ctrl-C.\n", to);
 }
 
 static const struct command *command_called(const struct cli *c, const char *name)
@@ -234,7 +239,8 @@ int cli_help_topic(const struct cli *c, const char *topic, int is_short)
     if (k)
         cli_help_command(stdout, k, is_short);
     else if (!put_options_called(topic))
-        return cli_fail(c, EXIT_USAGE, "there is no help for %.64s; see verbatim --help for commands and groups of options", topic);
+        return cli_fail(c, EXIT_USAGE,
+                        "there is no help for %.64s; see verbatim --help for commands and groups of options", topic);
     return EXIT_DONE;
 }
 
@@ -248,7 +254,8 @@ size_t cli_distance(const char *a, size_t a_length, const char *b, size_t b_leng
     for (size_t i = 1; i <= a_length; i++) {
         now[0] = i;
         for (size_t j = 1; j <= b_length; j++) {
-            size_t changed = last[j - 1] + (a[i - 1] != b[j - 1]), shorter = (last[j] < now[j - 1] ? last[j] : now[j - 1]) + 1;
+            size_t changed = last[j - 1] + (a[i - 1] != b[j - 1]),
+                   shorter = (last[j] < now[j - 1] ? last[j] : now[j - 1]) + 1;
             now[j] = changed < shorter ? changed : shorter;
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < now[j])
                 now[j] = before[j - 2] + 1; /* two neighbouring letters were swapped */

@@ -18,7 +18,8 @@ json_t *answer_logprobs(const float *logits, int32_t vocabulary, int32_t token, 
     double most, sum = log(sum_of_exp(logits, (size_t)vocabulary, &most));
     find_largest(logits, vocabulary, best, count);
     for (int32_t i = 0; i < count; i++)
-        json_array_append_new(top, json_pack("{s:i,s:f}", "token", best[i], "logprob", (double)logits[best[i]] - most - sum));
+        json_array_append_new(top, json_pack("{s:i,s:f}", "token", best[i], "logprob",
+                                             (double)logits[best[i]] - most - sum));
     free(best);
     return json_pack("{s:i,s:f,s:o}", "token", token, "logprob", (double)logits[token] - most - sum, "top", top);
 }

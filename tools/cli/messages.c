@@ -7,7 +7,8 @@
 
 /* Adds a message to the conversation, at the front if `first` is nonzero. If the text is not UTF-8, reports an error
  * that names `from`, the place where the text comes from. */
-static int add_message(const struct cli *c, json_t *messages, int first, const char *role, const char *from, const char *text, size_t size)
+static int add_message(const struct cli *c, json_t *messages, int first, const char *role, const char *from,
+                       const char *text, size_t size)
 {
     json_t *message = json_pack("{s:s,s:s%}", "role", role, "content", text, size);
     if (!message)
@@ -121,7 +122,8 @@ int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size)
         code = read_kwargs(c, &kwargs);
     char *said = code == EXIT_DONE ? cli_must(json_dumps(messages, JSON_COMPACT)) : NULL;
     char *more = code == EXIT_DONE && kwargs ? cli_must(json_dumps(kwargs, JSON_COMPACT)) : NULL;
-    if (code == EXIT_DONE && vb_template_render(c->template, c->tokenizer, said, strlen(said), 1, more, text, size, &err))
+    if (code == EXIT_DONE &&
+        vb_template_render(c->template, c->tokenizer, said, strlen(said), 1, more, text, size, &err))
         code = cli_fail(c, EXIT_OTHER, "%s", err.message); /* the error is in the messages, not in the command line */
     free(more);
     free(said);
@@ -159,7 +161,10 @@ int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, 
 int cli_check_chat(const struct cli *c)
 {
     int wanted = c->command->takes & TAKES_PROMPT;
-    const char *option = c->system ? "--system" : c->messages ? "--messages" : c->template_kwargs ? "--chat-template-kwargs" : NULL;
+    const char *option = c->system ? "--system"
+                         : c->messages ? "--messages"
+                         : c->template_kwargs ? "--chat-template-kwargs"
+                         : NULL;
     if (wanted && option && !c->chat)
         return cli_fail(c, EXIT_USAGE, "%s wants --chat", option);
     if (c->chat && c->tokens)

@@ -7,9 +7,9 @@
  *   sglang     python/sglang/srt/models/deepseek_v2.py, deepseek_nextn.py (one module: `model.decoder`)
  *   megatron   megatron/core/transformer/multi_latent_attention.py, multi_token_prediction.py, moe/moe_layer.py,
  *              models/gpt/gpt_model.py
- *   llama.cpp  src/models/deepseek2.cpp, deepseek32.cpp, glm-dsa.cpp and llm_graph_context (src/llama-graph.cpp) pass names of the
- *              form NAME-LAYER to a callback. Some names are passed more than once (q, qr, q_pe, k_pe, kv_cmpr, indexer_weights):
- *              the last value counts. */
+ *   llama.cpp  src/models/deepseek2.cpp, deepseek32.cpp, glm-dsa.cpp and llm_graph_context (src/llama-graph.cpp) pass
+ *              names of the form NAME-LAYER to a callback. Some names are passed more than once (q, qr, q_pe, k_pe,
+ *              kv_cmpr, indexer_weights): the last value counts. */
 #include "tools/cli/naming.h"
 
 #include <stdio.h>
@@ -31,7 +31,8 @@ static const struct naming_entry {
     const char *ours, *theirs[SYSTEMS];
 } table[] = {
     {WHOLE, "model.embed_tokens.output",
-     {"model.embed_tokens.output", "inp_embd", "embedding.word_embeddings.output", "model.embed_tokens.output", "model.embed_tokens.output"}},
+     {"model.embed_tokens.output", "inp_embd", "embedding.word_embeddings.output", "model.embed_tokens.output",
+      "model.embed_tokens.output"}},
     {MODULE, "embed_tokens.output", {NULL, NULL, NULL, NULL, NULL}},
     {MODULE, "enorm.output", {"enorm.output", NULL, "enorm.output", "enorm.output", "enorm.output"}},
     {MODULE, "hnorm.input", {"hnorm.input", NULL, "hnorm.input", "hnorm.input", "hnorm.input"}},
@@ -40,10 +41,12 @@ static const struct naming_entry {
     {MODULE, "eh_proj.output", {"eh_proj.output", NULL, "eh_proj.output", "eh_proj.output", "eh_proj.output"}},
     {LAYER, "input_layernorm.input", {"input_layernorm.input", NULL, "input_layernorm.input", OTHER, OTHER}},
     {LAYER, "input_layernorm.output",
-     {"input_layernorm.output", "attn_norm", "input_layernorm.output", "input_layernorm.output", "input_layernorm.output"}},
+     {"input_layernorm.output", "attn_norm", "input_layernorm.output", "input_layernorm.output",
+      "input_layernorm.output"}},
     {LAYER, "self_attn.q_a_proj.output+self_attn.kv_a_proj_with_mqa.output",
      {NULL, NULL, NULL, "self_attn.fused_qkv_a_proj_with_mqa.output", "self_attn.fused_qkv_a_proj.output"}},
-    {LAYER, "self_attn.q_a_proj.output", {"self_attn.q_a_proj.output", NULL, "self_attention.linear_q_down_proj.output", NULL, NULL}},
+    {LAYER, "self_attn.q_a_proj.output",
+     {"self_attn.q_a_proj.output", NULL, "self_attention.linear_q_down_proj.output", NULL, NULL}},
     {LAYER, "self_attn.q_a_layernorm.output",
      {"self_attn.q_a_layernorm.output", "qr", "self_attention.q_layernorm.output", "self_attn.q_a_layernorm.output",
       "self_attn.q_a_layernorm.output"}},
@@ -51,14 +54,15 @@ static const struct naming_entry {
      {"self_attn.q_b_proj.output", "q", "self_attention.linear_q_up_proj.output", "self_attn.q_b_proj.output",
       "self_attn.q_b_proj.output"}},
     {LAYER, "self_attn.q_proj.output",
-     {"self_attn.q_proj.output", "q", "self_attention.linear_q_proj.output", "self_attn.q_proj.output", "self_attn.q_proj.output"}},
+     {"self_attn.q_proj.output", "q", "self_attention.linear_q_proj.output", "self_attn.q_proj.output",
+      "self_attn.q_proj.output"}},
     {LAYER, "self_attn.kv_a_proj_with_mqa.output",
      {"self_attn.kv_a_proj_with_mqa.output", "kv_cmpr_pe", "self_attention.linear_kv_down_proj.output",
       "self_attn.kv_a_proj_with_mqa.output", "self_attn.kv_a_proj_with_mqa.output"}},
     {LAYER, "self_attn.q_rope", {NULL, "q_pe", NULL, NULL, NULL}},
     {LAYER, "self_attn.kv_a_layernorm.output",
-     {"self_attn.kv_a_layernorm.output", "kv_cmpr", "self_attention.kv_layernorm.output", "self_attn.kv_a_layernorm.output",
-      "self_attn.kv_a_layernorm.output"}},
+     {"self_attn.kv_a_layernorm.output", "kv_cmpr", "self_attention.kv_layernorm.output",
+      "self_attn.kv_a_layernorm.output", "self_attn.kv_a_layernorm.output"}},
     {LAYER, "self_attn.k_rope", {NULL, "k_pe", NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.wk.output", SAME("self_attn.indexer.wk.output")},
     {LAYER, "self_attn.indexer.k_norm.output", SAME("self_attn.indexer.k_norm.output")},
@@ -71,9 +75,11 @@ static const struct naming_entry {
     {LAYER, "self_attn.indexer.kept", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.margin", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.o_proj.input",
-     {"self_attn.o_proj.input", "kqv_out", "self_attention.linear_proj.input", "self_attn.o_proj.input", "self_attn.o_proj.input"}},
+     {"self_attn.o_proj.input", "kqv_out", "self_attention.linear_proj.input", "self_attn.o_proj.input",
+      "self_attn.o_proj.input"}},
     {LAYER, "self_attn.o_proj.output",
-     {"self_attn.o_proj.output", NULL, "self_attention.linear_proj.output", "self_attn.o_proj.output", "self_attn.o_proj.output"}},
+     {"self_attn.o_proj.output", NULL, "self_attention.linear_proj.output", "self_attn.o_proj.output",
+      "self_attn.o_proj.output"}},
     {LAYER, "post_attention_layernorm.input",
      {"post_attention_layernorm.input", "ffn_inp", "pre_mlp_layernorm.input", OTHER, OTHER}},
     {LAYER, "post_attention_layernorm.output",
@@ -89,14 +95,16 @@ static const struct naming_entry {
     {LAYER, "mlp.shared_experts.output", SAME("mlp.shared_experts.output")},
     {LAYER, "mlp.output", {"mlp.output", "ffn_out", "mlp.output", "mlp.output", "mlp.output"}},
     {LAYER, "output", {"output", "l_out", "output", OTHER, OTHER}},
-    {MODULE, "shared_head.norm.input", {"post_norm.input", NULL, "final_layernorm.input", OTHER, "shared_head.norm.input"}},
+    {MODULE, "shared_head.norm.input",
+     {"post_norm.input", NULL, "final_layernorm.input", OTHER, "shared_head.norm.input"}},
     {MODULE, "shared_head.norm.output",
      {"post_norm.output", NULL, "final_layernorm.output", "shared_head.norm.output", "shared_head.norm.output"}},
     {MODULE, "shared_head.head.output", {NULL, NULL, NULL, NULL, NULL}},
     {WHOLE, "model.norm.input", {"model.norm.input", NULL, "decoder.final_layernorm.input", OTHER, OTHER}},
     {WHOLE, "model.norm.output",
      {"model.norm.output", "result_norm", "decoder.final_layernorm.output", "model.norm.output", "model.norm.output"}},
-    {WHOLE, "lm_head.output", {"lm_head.output", "result_output", "output_layer.output", "lm_head.output", "lm_head.output"}},
+    {WHOLE, "lm_head.output",
+     {"lm_head.output", "result_output", "output_layer.output", "lm_head.output", "lm_head.output"}},
     {WHOLE, "model.embed_tokens.output", {NULL, "embd", NULL, NULL, NULL}}, /* llama.cpp since 2026 */
     /* the names in golden/truth and in the output of `verbatim logits` */
     {WHOLE, "model.norm.output", {"hidden", "hidden", "hidden", "hidden", "hidden"}},
@@ -151,8 +159,8 @@ static int write_prefix(char out[NAMING_ROOM], const char *pattern, int layer, i
         snprintf(out, NAMING_ROOM, "%s", percent + 2);
         return layer == layers;
     }
-    snprintf(out, NAMING_ROOM, "%.*s%d%s", (int)(percent - pattern), pattern, percent[1] == 'K' ? layer - layers : layer,
-             percent + 2);
+    snprintf(out, NAMING_ROOM, "%.*s%d%s", (int)(percent - pattern), pattern,
+             percent[1] == 'K' ? layer - layers : layer, percent + 2);
     return 1;
 }
 
@@ -171,7 +179,8 @@ void naming_to(const struct naming *n, const char *ours, int layers, char out[NA
         if (e->scope == WHOLE)
             snprintf(out, NAMING_ROOM, "%s", theirs);
         else if (write_prefix(number, e->scope == MODULE ? n->module : module ? n->block : n->layer, layer, layers))
-            snprintf(out, NAMING_ROOM, "%.150s%.150s", system == LLAMA ? theirs : number, system == LLAMA ? number : theirs);
+            snprintf(out, NAMING_ROOM, "%.150s%.150s", system == LLAMA ? theirs : number,
+                     system == LLAMA ? number : theirs);
         return;
     }
 }
@@ -200,14 +209,16 @@ static void join(char out[NAMING_ROOM], int layer, const char *ours)
 {
     const char *plus = strchr(ours, '+');
     if (plus)
-        snprintf(out, NAMING_ROOM, "model.layers.%d.%.*s+model.layers.%d.%s", layer, (int)(plus - ours), ours, layer, plus + 1);
+        snprintf(out, NAMING_ROOM, "model.layers.%d.%.*s+model.layers.%d.%s", layer, (int)(plus - ours), ours, layer,
+                 plus + 1);
     else
         snprintf(out, NAMING_ROOM, "model.layers.%d.%s", layer, ours);
 }
 
 int naming_from(const struct naming *n, const char *theirs, int layers, char out[NAMING_ROOM])
 {
-    const char *prefixes[] = {n->block, n->module, n->layer, n->older[0], n->older[1]}, *dash = strrchr(theirs, '-'), *rest;
+    const char *prefixes[] = {n->block, n->module, n->layer, n->older[0], n->older[1]}, *dash = strrchr(theirs, '-'),
+               *rest;
     enum scope scopes[] = {LAYER, MODULE, LAYER, LAYER, LAYER};
     int system = (int)(n - systems), layer;
     char stem[NAMING_ROOM];
@@ -271,8 +282,8 @@ int naming_place(const char *ours, int *step, int *last)
 
 int naming_of_context(const char *name)
 {
-    return strstr(name, ".self_attn.scores.") || strstr(name, ".self_attn.probabilities.") || strstr(name, ".indexer.scores") ||
-           strstr(name, ".indexer.kept");
+    return strstr(name, ".self_attn.scores.") || strstr(name, ".self_attn.probabilities.") ||
+           strstr(name, ".indexer.scores") || strstr(name, ".indexer.kept");
 }
 
 int naming_is_ours(const char *name)

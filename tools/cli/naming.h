@@ -1,5 +1,5 @@
-/* tools/cli/naming.h -- translates the names of values between Verbatim and other engines. Verbatim's names follow the modules
- * of Hugging Face's implementation (docs/ORACLE.md). */
+/* tools/cli/naming.h -- translates the names of values between Verbatim and other engines. Verbatim's names follow the
+ * modules of Hugging Face's implementation (docs/ORACLE.md). */
 #ifndef VB_NAMING_H
 #define VB_NAMING_H
 
@@ -28,13 +28,14 @@ int naming_from(const struct naming *n, const char *theirs, int layers, char out
 /* Whether `name` is a name of Verbatim. */
 int naming_is_ours(const char *name);
 
-/* Whether `name` stands for attention scores or probabilities of one head, or for the scores or kept tokens of an indexer. Their rows
- * have one number for each token of the context, so later rows are longer. */
+/* Whether `name` stands for attention scores or probabilities of one head, or for the scores or kept tokens of an
+ * indexer. Their rows have one number for each token of the context, so later rows are longer. */
 int naming_of_context(const char *name);
 
-/* Finds the place of a value in the order of computation. Returns the layer of the value, or -1 if the value is not in a layer. For
- * a value that is not in a layer, *last is 1 if it is computed after all layers. *step orders the values within a layer: a value with
- * a larger *step is computed later. If Verbatim does not know the name `ours`, *step is larger than for all known names. */
+/* Finds the place of a value in the order of computation. Returns the layer of the value, or -1 if the value is not in
+ * a layer. For a value that is not in a layer, *last is 1 if it is computed after all layers. *step orders the values
+ * within a layer: a value with a larger *step is computed later. If Verbatim does not know the name `ours`, *step is
+ * larger than for all known names. */
 int naming_place(const char *ours, int *step, int *last);
 
 #endif

@@ -29,7 +29,8 @@ struct naming_words { /* the {words} of a name, and the numbers that they stand 
 
 /* --- matching --- */
 
-/* The length of "{word}", "{word+N}" or "{word-N}" at p, with its braces, or 0. *name: the length of the word. *more: N or -N. */
+/* The length of "{word}", "{word+N}" or "{word-N}" at p, with its braces, or 0. *name: the length of the word. *more: N
+ * or -N. */
 static size_t brace(const char *p, size_t *name, long *more)
 {
     *name = 0;
@@ -61,7 +62,8 @@ static int matches(const char *pattern, const char *name, struct naming_words *w
             star = ++pattern;
             retry = name;
             kept = w->count;
-        } else if ((brace_size = brace(pattern, &length, &more)) && (digits = strspn(name, "0123456789")) && digits <= MOST_DIGITS) {
+        } else if ((brace_size = brace(pattern, &length, &more)) && (digits = strspn(name, "0123456789")) &&
+                   digits <= MOST_DIGITS) {
             w->word[w->count].text = pattern + 1;
             w->word[w->count].length = length;
             w->word[w->count++].number = strtol(name, NULL, 10);
@@ -124,7 +126,8 @@ static char *trim(char *text)
     return text + strspn(text, " \t");
 }
 
-/* The {words} of the left side, with a number for a first check of the right side. Returns what is wrong with them, or NULL. */
+/* The {words} of the left side, with a number for a first check of the right side. Returns what is wrong with them, or
+ * NULL. */
 static const char *words_of(const char *theirs, struct naming_words *w)
 {
     size_t length, size;
@@ -191,7 +194,8 @@ static const char *read_line(struct naming_file *f, char *text, size_t number)
     if (fault)
         return fault;
     f->lines = cli_must(realloc(f->lines, (f->count + 1) * sizeof *f->lines));
-    f->lines[f->count++] = (struct naming_line){cli_must(strdup(theirs)), left_out ? NULL : cli_must(strdup(ours)), number, 0};
+    f->lines[f->count++] = (struct naming_line){cli_must(strdup(theirs)), left_out ? NULL : cli_must(strdup(ours)),
+                                                number, 0};
     return NULL;
 }
 

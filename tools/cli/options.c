@@ -66,7 +66,8 @@ static int store(struct cli *c, const struct option *o, const char *value)
     } else if (o->kind == SEED_VALUE) {
         unsigned long long u = strtoull(value, &end, 10);
         if (end == value || *end || errno || strchr(value, '-'))
-            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from 0 to 18446744073709551615", o->name, value);
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from 0 to 18446744073709551615", o->name,
+                            value);
         *(uint64_t *)(void *)field = u;
     } else {
         int is_auto = o->kind == AUTO_VALUE && !strcmp(value, "auto");
@@ -159,10 +160,11 @@ static int unknown_option(const struct cli *c, const char *arg, size_t length)
 {
     const char *best = nearest(c, arg, length), *system = cli_foreign_option(arg, length);
     if (system && c->command->takes & TAKES_DRAFT)
-        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; it is one of %s: write --draft-words %s '%.*s ...'", (int)length, arg, system,
-                        system, (int)length, arg);
+        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; it is one of %s: write --draft-words %s '%.*s ...'",
+                        (int)length, arg, system, system, (int)length, arg);
     if (best)
-        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; did you mean %s? See verbatim %s --help", (int)length, arg, best, c->command->name);
+        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; did you mean %s? See verbatim %s --help", (int)length, arg,
+                        best, c->command->name);
     return cli_fail(c, EXIT_USAGE, "unknown option %.*s; see verbatim %s --help", (int)length, arg, c->command->name);
 }
 
@@ -209,19 +211,28 @@ static int check_output(const struct cli *c, const char *option, const char *pat
 /* Checks --prompts, the options that cannot be used with it, and the options that need it. */
 static int check_prompts(const struct cli *c)
 {
-    const char *with[] = {c->prompt ? "--prompt" : NULL, c->prompt_file ? "--prompt-file" : NULL, c->tokens ? "--tokens" : NULL,
-                          c->messages ? "--messages" : NULL, c->load ? "--session" : NULL, c->save ? "--save-session" : NULL,
-                          c->logprobs >= 0 ? "--logprobs" : NULL, c->routes_in ? "--routes-in" : NULL, c->routes_out ? "--routes-out" : NULL,
-                          c->kept_in ? "--kept-in" : NULL, c->kept_out ? "--kept-out" : NULL,
-                          cli_has_prefill(c, "onednn") ? "--prefill onednn" : cli_has_prefill(c, "cublas") ? "--prefill cublas" : NULL};
-    const char *without = c->out ? "-o" : c->max_sequences ? "--max-sequences" : c->cache_tokens ? "--cache-tokens" : c->dp ? "--dp" : NULL;
+    const char *with[] = {c->prompt ? "--prompt" : NULL, c->prompt_file ? "--prompt-file" : NULL,
+                          c->tokens ? "--tokens" : NULL, c->messages ? "--messages" : NULL,
+                          c->load ? "--session" : NULL, c->save ? "--save-session" : NULL,
+                          c->logprobs >= 0 ? "--logprobs" : NULL, c->routes_in ? "--routes-in" : NULL,
+                          c->routes_out ? "--routes-out" : NULL, c->kept_in ? "--kept-in" : NULL,
+                          c->kept_out ? "--kept-out" : NULL,
+                          cli_has_prefill(c, "onednn") ? "--prefill onednn"
+                          : cli_has_prefill(c, "cublas") ? "--prefill cublas"
+                          : NULL};
+    const char *without = c->out ? "-o"
+                          : c->max_sequences ? "--max-sequences"
+                          : c->cache_tokens ? "--cache-tokens"
+                          : c->dp ? "--dp"
+                          : NULL;
     if (!c->prompts)
         return without ? cli_fail(c, EXIT_USAGE, "%s wants --prompts", without) : EXIT_DONE;
     for (size_t i = 0; i < sizeof with / sizeof *with; i++)
         if (with[i])
             return cli_fail(c, EXIT_USAGE, "--prompts and %s do not go together", with[i]);
     if (c->json && !c->out && c->command->takes & TAKES_PROMPTS)
-        return cli_fail(c, EXIT_USAGE, "--json wants -o with --prompts: without it the answers, which are JSON, are on stdout");
+        return cli_fail(c, EXIT_USAGE,
+                        "--json wants -o with --prompts: without it the answers, which are JSON, are on stdout");
     return c->out && !*c->out ? cli_fail(c, EXIT_USAGE, "-o is empty") : EXIT_DONE;
 }
 
@@ -258,7 +269,8 @@ static int check(struct cli *c)
     for (int i = 0; i < 2; i++) {
         const char *ranges = i ? c->steps : c->layers;
         if (ranges && !filter_is_ranges(ranges))
-            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted ranges of numbers, such as 0-3,7", i ? "--steps" : "--layers", ranges);
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted ranges of numbers, such as 0-3,7",
+                            i ? "--steps" : "--layers", ranges);
     }
     for (int side = 0; side < 2; side++) {
         const char *layout = side ? c->layout_b : c->layout_a;
@@ -280,7 +292,8 @@ static int check(struct cli *c)
     /* with --prompts, answers are appended to the file, so a link is allowed */
     int appends = c->prompts || c->command->takes & TAKES_SCORE;
     if (appends && c->out && !strcmp(c->out, "-"))
-        return cli_fail(c, EXIT_USAGE, "-o -: wanted the name of a file; without -o, stdout gets the answers or scores");
+        return cli_fail(c, EXIT_USAGE,
+                        "-o -: wanted the name of a file; without -o, stdout gets the answers or scores");
     int output = appends ? EXIT_DONE : check_output(c, "-o", c->out);
     if (output == EXIT_DONE)
         output = check_output(c, "--html", c->html);
@@ -328,7 +341,8 @@ static int unknown_command(const struct cli *c, const char *name)
     size_t length = strlen(name);
     for (const struct command *const *k = c->commands; *k; k++)
         if (cli_distance((*k)->name, strlen((*k)->name), name, length) <= (length > 4 ? 2 : 1))
-            return cli_fail(c, EXIT_USAGE, "unknown command %s; did you mean %s? See verbatim --help", name, (*k)->name);
+            return cli_fail(c, EXIT_USAGE, "unknown command %s; did you mean %s? See verbatim --help", name,
+                            (*k)->name);
     return cli_fail(c, EXIT_USAGE, "unknown command %s; see verbatim --help", name);
 }
 

@@ -21,8 +21,8 @@ void cli_name_rank(const char *name)
 /* The terminals of a launcher do not control its processes. */
 int cli_terminal(int fd) { return isatty(fd) && (!is_rank || tcgetpgrp(fd) >= 0); }
 
-/* Prints an error message without memory of its own. One system call writes it, so that the messages of several ranks do
- * not mix. `file` is the file that the message is about, or "". */
+/* Prints an error message without memory of its own. One system call writes it, so that the messages of several ranks
+ * do not mix. `file` is the file that the message is about, or "". */
 static void say(const char *file, const char *message)
 {
     const char *parts[] = {"verbatim: ", rank_name, file, message, "\n"};
@@ -59,7 +59,7 @@ static void open_descriptors(void)
             _exit(EXIT_OTHER);
 }
 
-/* ---- a mapped file that is cut short ------------------------------------------------------------------------------- */
+/* ---- a mapped file that is cut short ----------------------------------------------------------------------------- */
 
 /* Reads a hexadecimal number, and moves *text behind it. */
 static uintptr_t hexadecimal(const char **text)
@@ -118,7 +118,7 @@ static void bus_error(int number, siginfo_t *info, void *unused)
     _exit(EXIT_OTHER);
 }
 
-/* ---- the beginning ------------------------------------------------------------------------------------------------- */
+/* ---- the beginning ----------------------------------------------------------------------------------------------- */
 
 void cli_begin(void)
 {

@@ -15,7 +15,10 @@ struct numbers {
     size_t shape[3];
 };
 
-static int wrong(const struct cli *c, const char *name, const char *what) { return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, what); }
+static int wrong(const struct cli *c, const char *name, const char *what)
+{
+    return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, what);
+}
 
 static long long number_at(const struct numbers *n, size_t i)
 {
@@ -31,7 +34,8 @@ static long long number_at(const struct numbers *n, size_t i)
 static const struct {
     const char *key, *rows, *shape; /* key: of JSON, and the name of a tensor */
     const char *start, *before;     /* keys of JSON beside it, or NULL */
-} kinds[] = {{"routed_experts", "routes", "[tokens, layers, top_k]", "routed_experts_start_len", "prompt_routed_experts"},
+} kinds[] = {{"routed_experts", "routes", "[tokens, layers, top_k]", "routed_experts_start_len",
+              "prompt_routed_experts"},
              {"indexer_topk", "kept sets", "[tokens, layers, index_topk]", NULL, NULL}};
 
 static int is_chosen(const struct cli *c, enum routes_kind kind, int32_t layer)
@@ -52,7 +56,8 @@ static int begin(const struct cli *c, enum routes_kind kind, const char *name, s
 {
     vb_routes shape;
     vb_model_routes(c->model, &shape);
-    *out = (struct routes_array){.kind = kind, .layers = shape.layers, .width = kind == ROUTES_EXPERTS ? shape.top_k : shape.index_topk};
+    *out = (struct routes_array){.kind = kind, .layers = shape.layers,
+                                 .width = kind == ROUTES_EXPERTS ? shape.top_k : shape.index_topk};
     if (out->width)
         return EXIT_DONE;
     return wrong(c, name, kind == ROUTES_EXPERTS ? "there are routed experts, but the model has no MoE layer"
@@ -79,8 +84,11 @@ static int take(const struct cli *c, const char *name, const struct numbers *n, 
 {
     size_t layers = (size_t)out->layers, width = (size_t)out->width, chosen = count_chosen(c, out);
     if (n->shape[2] != width || (n->shape[1] != layers && n->shape[1] != chosen))
-        return cli_fail(c, EXIT_OTHER, out->kind == ROUTES_EXPERTS ? "%.256s: the routed experts have the shape [%zu, %zu, %zu], wanted %zu layers and %zu experts per token"
-                                       : "%.256s: the kept sets have the shape [%zu, %zu, %zu], wanted %zu layers and index_topk = %zu",
+        return cli_fail(c, EXIT_OTHER,
+                        out->kind == ROUTES_EXPERTS ? "%.256s: the routed experts have the shape [%zu, %zu, %zu], "
+                                                      "wanted %zu layers and %zu experts per token"
+                                                    : "%.256s: the kept sets have the shape [%zu, %zu, %zu], wanted "
+                                                      "%zu layers and index_topk = %zu",
                         name, n->shape[0], n->shape[1], n->shape[2], layers, width);
     int32_t *to = add_rows(out, n->shape[0]);
     size_t at = 0;
@@ -90,18 +98,20 @@ static int take(const struct cli *c, const char *name, const struct numbers *n, 
                 int is_there = n->shape[1] == layers || is_chosen(c, out->kind, (int32_t)l);
                 long long e = is_there ? number_at(n, at++) : out->kind == ROUTES_EXPERTS ? 0 : -1;
                 if (e < INT32_MIN || e > INT32_MAX)
-                    return cli_fail(c, EXIT_OTHER, "%.256s: %s %lld does not exist", name, out->kind == ROUTES_EXPERTS ? "expert" : "token", e);
+                    return cli_fail(c, EXIT_OTHER, "%.256s: %s %lld does not exist", name,
+                                    out->kind == ROUTES_EXPERTS ? "expert" : "token", e);
                 *to++ = (int32_t)e;
             }
     return EXIT_DONE;
 }
 
-/* ---- .npy -------------------------------------------------------------------------------------------------------------- */
+/* ---- .npy -------------------------------------------------------------------------------------------------------- */
 
 static int is_npy(const char *data, size_t size) { return size >= 10 && !memcmp(data, "\x93NUMPY", 6); }
 
 /* The header is a Python dictionary: {'descr': '<i4', 'fortran_order': False, 'shape': (5, 4, 2), } */
-static int read_npy(const struct cli *c, enum routes_kind kind, const char *name, const char *data, size_t size, struct numbers *n)
+static int read_npy(const struct cli *c, enum routes_kind kind, const char *name, const char *data, size_t size,
+                    struct numbers *n)
 {
     const unsigned char *u = (const unsigned char *)data;
     size_t prefix = u[6] == 1 ? 10 : 12, length = u[8] | (size_t)u[9] << 8;
@@ -113,8 +123,9 @@ static int read_npy(const struct cli *c, enum routes_kind kind, const char *name
     memcpy(header, data + prefix, length);
     header[length] = '\0';
     const char *descr = strstr(header, "'descr'"), *shape = strstr(header, "'shape'");
-    if (!descr || !shape || sscanf(descr, "'descr': '%c%c%1d'", &order, &type, &n->width) != 3 || !strstr(header, "'fortran_order': False") ||
-        !strchr("<|", order) || !strchr("iu", type) || !strchr("\1\2\4\10", n->width))
+    if (!descr || !shape || sscanf(descr, "'descr': '%c%c%1d'", &order, &type, &n->width) != 3 ||
+        !strstr(header, "'fortran_order': False") || !strchr("<|", order) || !strchr("iu", type) ||
+        !strchr("\1\2\4\10", n->width))
         return wrong(c, name, "wanted integers in C order in the .npy file");
     if (sscanf(shape, "'shape': (%zu, %zu, %zu)", &n->shape[0], &n->shape[1], &n->shape[2]) != 3)
         return cli_fail(c, EXIT_OTHER, "%.256s: wanted the shape %s in the .npy file", name, kinds[kind].shape);
@@ -127,7 +138,7 @@ static int read_npy(const struct cli *c, enum routes_kind kind, const char *name
     return EXIT_DONE;
 }
 
-/* ---- safetensors ------------------------------------------------------------------------------------------------------- */
+/* ---- safetensors ------------------------------------------------------------------------------------------------- */
 
 static int read_safetensors(const struct cli *c, const char *path, struct routes_array *out)
 {
@@ -141,7 +152,8 @@ static int read_safetensors(const struct cli *c, const char *path, struct routes
     int code = EXIT_OTHER;
     if (vb_tensors_open(&all, path, NULL, &err))
         return cli_error(c, &err);
-    int found = vb_tensors_find(all, kinds[out->kind].key, &t) || (vb_tensors_at(all, 0, &t) && !vb_tensors_at(all, 1, &second));
+    int found = vb_tensors_find(all, kinds[out->kind].key, &t) ||
+                (vb_tensors_at(all, 0, &t) && !vb_tensors_at(all, 1, &second));
     size_t type = 0;
     while (found && type < sizeof types / sizeof *types && strcmp(types[type].name, t.dtype))
         type++;
@@ -157,11 +169,12 @@ static int read_safetensors(const struct cli *c, const char *path, struct routes
     return code;
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static int take_text(const struct cli *c, const char *name, const json_t *value, struct routes_array *out)
 {
-    size_t size, width = (size_t)out->width * sizeof(int32_t), row = (size_t)out->layers * width, chosen = count_chosen(c, out);
+    size_t size, width = (size_t)out->width * sizeof(int32_t), row = (size_t)out->layers * width,
+                 chosen = count_chosen(c, out);
     const char *key = kinds[out->kind].key;
     char *bytes = base64_decode(json_string_value(value), json_string_length(value), &size);
     struct numbers n = {bytes, size, 4, 1, {0, (size_t)out->layers, (size_t)out->width}};
@@ -174,7 +187,8 @@ static int take_text(const struct cli *c, const char *name, const json_t *value,
         row = n.shape[1] * width;
         n.shape[0] = size / row;
         if (size % row)
-            code = cli_fail(c, EXIT_OTHER, "%.256s: %s has %zu bytes, wanted int32 [tokens, %d, %d]", name, key, size, out->layers, out->width);
+            code = cli_fail(c, EXIT_OTHER, "%.256s: %s has %zu bytes, wanted int32 [tokens, %d, %d]", name, key, size,
+                            out->layers, out->width);
     }
     if (code == EXIT_DONE)
         code = take(c, name, &n, out);
@@ -185,7 +199,8 @@ static int take_text(const struct cli *c, const char *name, const json_t *value,
 static int take_lists(const struct cli *c, const char *name, const json_t *value, struct routes_array *out)
 {
     const json_t *first = json_array_get(value, 0);
-    struct numbers n = {NULL, 0, 4, 1, {json_array_size(value), json_array_size(first), json_array_size(json_array_get(first, 0))}};
+    struct numbers n = {NULL, 0, 4, 1,
+                        {json_array_size(value), json_array_size(first), json_array_size(json_array_get(first, 0))}};
     size_t count = n.shape[0] * n.shape[1] * n.shape[2], at = 0;
     int32_t *flat = cli_must(calloc(count + 1, sizeof *flat));
     int fits = 1;
@@ -205,7 +220,8 @@ static int take_lists(const struct cli *c, const char *name, const json_t *value
     }
     n.data = (const char *)flat;
     int code = fits ? take(c, name, &n, out)
-                    : cli_fail(c, EXIT_OTHER, "%.256s: %s is not an array %s of integers", name, kinds[out->kind].key, kinds[out->kind].shape);
+                    : cli_fail(c, EXIT_OTHER, "%.256s: %s is not an array %s of integers", name, kinds[out->kind].key,
+                               kinds[out->kind].shape);
     free(flat);
     return code;
 }
@@ -214,8 +230,9 @@ static int take_value(const struct cli *c, const char *name, const json_t *value
 {
     if (json_is_string(value))
         return take_text(c, name, value, out);
-    return json_is_array(value) ? take_lists(c, name, value, out)
-                                : cli_fail(c, EXIT_OTHER, "%.256s: %s is neither an array nor a text", name, kinds[out->kind].key);
+    return json_is_array(value)
+               ? take_lists(c, name, value, out)
+               : cli_fail(c, EXIT_OTHER, "%.256s: %s is neither an array nor a text", name, kinds[out->kind].key);
 }
 
 static const json_t *only(const json_t *array) { return json_array_size(array) == 1 ? json_array_get(array, 0) : NULL; }
@@ -229,7 +246,8 @@ static const json_t *value_of(const json_t *object, const char *key, const json_
     return given(value) ? value : otherwise;
 }
 
-int routes_array_of_json(const struct cli *c, enum routes_kind kind, const char *name, const json_t *value, struct routes_array *out)
+int routes_array_of_json(const struct cli *c, enum routes_kind kind, const char *name, const json_t *value,
+                         struct routes_array *out)
 {
     const json_t *before = NULL, *start = NULL;
     if (begin(c, kind, name, out) != EXIT_DONE)
@@ -264,7 +282,7 @@ static int read_json(const struct cli *c, const char *path, const char *text, si
     return code;
 }
 
-/* ---- --routes-in and --kept-in ----------------------------------------------------------------------------------------- */
+/* ---- --routes-in and --kept-in ----------------------------------------------------------------------------------- */
 
 int routes_array_of_file(const struct cli *c, enum routes_kind kind, const char *path, struct routes_array *out)
 {
@@ -290,13 +308,16 @@ int routes_array_of_file(const struct cli *c, enum routes_kind kind, const char 
     return code;
 }
 
-int routes_array_check(const struct cli *c, const char *name, const struct routes_array *choices, size_t tokens, size_t most)
+int routes_array_check(const struct cli *c, const char *name, const struct routes_array *choices, size_t tokens,
+                       size_t most)
 {
     const char *rows = kinds[choices->kind].rows;
     if (choices->tokens + 1 < tokens)
-        return cli_fail(c, EXIT_OTHER, "%.256s: it has %s of %zu tokens, the text has %zu", name, rows, choices->tokens, tokens);
+        return cli_fail(c, EXIT_OTHER, "%.256s: it has %s of %zu tokens, the text has %zu", name, rows, choices->tokens,
+                        tokens);
     if (choices->tokens > most)
-        return cli_fail(c, EXIT_OTHER, "%.256s: it has %s of %zu tokens, the text only has %zu", name, rows, choices->tokens, most);
+        return cli_fail(c, EXIT_OTHER, "%.256s: it has %s of %zu tokens, the text only has %zu", name, rows,
+                        choices->tokens, most);
     return EXIT_DONE;
 }
 
@@ -314,7 +335,8 @@ vb_routes routes_join(const struct cli *c, struct routes_array *experts, struct 
     return r;
 }
 
-static int read_option(const struct cli *c, enum routes_kind kind, const char *path, size_t tokens, size_t most, struct routes_array *out)
+static int read_option(const struct cli *c, enum routes_kind kind, const char *path, size_t tokens, size_t most,
+                       struct routes_array *out)
 {
     int code = path ? routes_array_of_file(c, kind, path, out) : EXIT_DONE;
     return path && code == EXIT_DONE ? routes_array_check(c, path, out, tokens, most) : code;
@@ -335,12 +357,13 @@ int cli_routes_in(struct cli *c, size_t tokens, size_t most)
     return code;
 }
 
-/* ---- --routes-out and --kept-out --------------------------------------------------------------------------------------- */
+/* ---- --routes-out and --kept-out --------------------------------------------------------------------------------- */
 
 static int check_out(const struct cli *c, const char *option, const char *path)
 {
     if (path && !cli_ends_with(path, ".safetensors") && !cli_ends_with(path, ".npy") && !cli_ends_with(path, ".json"))
-        return cli_fail(c, EXIT_USAGE, "%s is %.256s, wanted a name that ends in .safetensors, .npy or .json", option, path);
+        return cli_fail(c, EXIT_USAGE, "%s is %.256s, wanted a name that ends in .safetensors, .npy or .json", option,
+                        path);
     return cli_check_file(c, option, path);
 }
 
@@ -353,10 +376,14 @@ int cli_check_routes_out(const struct cli *c)
 static struct routes_array choices_of(const vb_routes *r, enum routes_kind kind)
 {
     const int32_t *numbers = kind == ROUTES_EXPERTS ? r->experts : r->kept;
-    return (struct routes_array){kind, numbers ? r->tokens : 0, r->layers, kind == ROUTES_EXPERTS ? r->top_k : r->index_topk, (int32_t *)(uintptr_t)numbers};
+    return (struct routes_array){kind, numbers ? r->tokens : 0, r->layers,
+                                 kind == ROUTES_EXPERTS ? r->top_k : r->index_topk, (int32_t *)(uintptr_t)numbers};
 }
 
-static size_t bytes_of(const struct routes_array *r) { return r->tokens * (size_t)r->layers * (size_t)r->width * sizeof *r->numbers; }
+static size_t bytes_of(const struct routes_array *r)
+{
+    return r->tokens * (size_t)r->layers * (size_t)r->width * sizeof *r->numbers;
+}
 
 char *routes_base64(const vb_routes *r, enum routes_kind kind)
 {
@@ -367,7 +394,8 @@ char *routes_base64(const vb_routes *r, enum routes_kind kind)
 static void write_npy(FILE *f, const struct routes_array *r)
 {
     char header[256];
-    int n = snprintf(header, sizeof header, "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %d, %d), }", r->tokens, r->layers, r->width);
+    int n = snprintf(header, sizeof header, "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %d, %d), }",
+                     r->tokens, r->layers, r->width);
     while ((10 + n + 1) % 64)
         header[n++] = ' ';
     header[n++] = '\n';
@@ -396,8 +424,8 @@ static int write_file(const struct cli *c, const char *path, const vb_routes *ro
         fprintf(f, "{\"meta_info\": {\"%s\": \"%s\"}}\n", kinds[kind].key, text);
         free(text);
     } else {
-        vb_tensor t = {.name = kinds[kind].key, .dtype = "I32", .ndim = 3, .shape = {(int64_t)r.tokens, r.layers, r.width}, .data = r.numbers,
-                       .bytes = bytes_of(&r)};
+        vb_tensor t = {.name = kinds[kind].key, .dtype = "I32", .ndim = 3,
+                       .shape = {(int64_t)r.tokens, r.layers, r.width}, .data = r.numbers, .bytes = bytes_of(&r)};
         vb_tensors_write(file.file.fd, path, &t, 1, NULL, NULL, &err);
     }
     return cli_file_end(c, &file, err.code ? &err : NULL);

@@ -72,7 +72,10 @@ static int check_stops(const struct cli *c)
 
 static int is(const char *name, const char *value) { return value && !strcmp(name, value); }
 
-const char *cli_acceptance(const struct cli *c) { return c->session.sampling.acceptance ? c->session.sampling.acceptance : "strict"; }
+const char *cli_acceptance(const struct cli *c)
+{
+    return c->session.sampling.acceptance ? c->session.sampling.acceptance : "strict";
+}
 int cli_is_rejection(const struct cli *c) { return is("rejection", c->session.sampling.acceptance); }
 int cli_is_relaxed(const struct cli *c) { return is("relaxed", c->session.sampling.acceptance); }
 
@@ -99,7 +102,9 @@ static int check_acceptance(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft-sample-method wants --acceptance rejection");
     if ((s->relaxed_topk || c->sampling.relaxed_delta || c->sampling.thinking) && !cli_is_relaxed(c))
         return cli_fail(c, EXIT_USAGE, "%s wants --acceptance relaxed",
-                        s->relaxed_topk ? "--relaxed-topk" : c->sampling.relaxed_delta ? "--relaxed-delta" : "--thinking-tokens");
+                        s->relaxed_topk ? "--relaxed-topk"
+                        : c->sampling.relaxed_delta ? "--relaxed-delta"
+                        : "--thinking-tokens");
     return c->sampling.relaxed_delta ? read_delta(c) : EXIT_DONE;
 }
 
@@ -127,17 +132,18 @@ static int read_token(struct cli *c, const char *text, size_t size, int32_t *tok
     int32_t *ids = NULL;
     size_t count = 0;
     if (!c->tokenizer)
-        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: %.*s is no id below %d, and text wants a tokenizer (%s)", (int)size, text,
-                        vb_vocab_size(c->model), c->tokenizer_error.message);
+        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: %.*s is no id below %d, and text wants a tokenizer (%s)",
+                        (int)size, text, vb_vocab_size(c->model), c->tokenizer_error.message);
     int code = cli_encode(c, "--thinking-tokens", text, size, 1, &ids, &count);
     *token = code == EXIT_DONE && count == 1 ? ids[0] : -1;
     free(ids);
     if (code == EXIT_DONE && *token >= vb_vocab_size(c->model))
-        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: \"%.*s\" is %d, outside the vocabulary of %d", (int)size, text, *token,
-                        vb_vocab_size(c->model));
+        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: \"%.*s\" is %d, outside the vocabulary of %d", (int)size,
+                        text, *token, vb_vocab_size(c->model));
     if (code == EXIT_DONE && *token < 0)
-        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: \"%.*s\" is %zu tokens here, wanted one; BEGIN,END may be ids", (int)size, text,
-                        count);
+        return cli_fail(c, EXIT_USAGE,
+                        "--thinking-tokens: \"%.*s\" is %zu tokens here, wanted one; BEGIN,END may be ids", (int)size,
+                        text, count);
     return code;
 }
 

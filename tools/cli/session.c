@@ -29,9 +29,12 @@ int cli_save_session(const struct cli *c, vb_session *session, const char *path)
 static void tell_drafts(const struct cli *c, const vb_session_info *info)
 {
     vb_draft_method method;
-    if (vb_draft_method_find(&method, cli_draft_name(c), NULL) || !method.keeps_state || !strcmp(method.name, info->draft) || !info->computed)
+    if (vb_draft_method_find(&method, cli_draft_name(c), NULL) || !method.keeps_state ||
+        !strcmp(method.name, info->draft) || !info->computed)
         return;
-    fprintf(stderr, "verbatim: %s holds nothing for drafts by %s (it was saved with --draft %s); the first of them will be poor\n",
+    fprintf(stderr,
+            "verbatim: %s holds nothing for drafts by %s (it was saved with --draft %s); the first of them will be "
+            "poor\n",
             c->load, cli_draft_name(c), info->draft);
 }
 

@@ -29,10 +29,11 @@ int wish_bad_length(const struct cli *c, const char *option, const char *value)
 static int agree(const struct cli *c, struct wish *all, const struct wish *w)
 {
     if (all->method && strcmp(all->method, w->method))
-        return cli_fail(c, EXIT_USAGE, "%s means --draft %s, %s says %s: wanted one of them", w->option, w->method, all->option,
-                        all->method);
+        return cli_fail(c, EXIT_USAGE, "%s means --draft %s, %s says %s: wanted one of them", w->option, w->method,
+                        all->option, all->method);
     if (all->tokens == CLI_AUTO && w->tokens >= 0)
-        return cli_fail(c, EXIT_USAGE, "%s is %lld, %s is auto: wanted one of them", w->length_option, w->tokens, all->length_option);
+        return cli_fail(c, EXIT_USAGE, "%s is %lld, %s is auto: wanted one of them", w->length_option, w->tokens,
+                        all->length_option);
     if (all->tokens >= 0 && w->tokens >= 0 && all->tokens != w->tokens)
         return cli_fail(c, EXIT_USAGE, "%s is %lld, %s is %lld: wanted one of them", w->length_option, w->tokens,
                         all->length_option, all->tokens);
@@ -48,7 +49,8 @@ static int agree(const struct cli *c, struct wish *all, const struct wish *w)
 static int take_number(const struct cli *c, const struct wish *w, const char *option, int32_t *ours, int32_t theirs)
 {
     if (theirs && *ours && *ours != theirs)
-        return cli_fail(c, EXIT_USAGE, "%s means %s %d, which is given as %d: wanted one of them", w->option, option, (int)theirs, (int)*ours);
+        return cli_fail(c, EXIT_USAGE, "%s means %s %d, which is given as %d: wanted one of them", w->option, option,
+                        (int)theirs, (int)*ours);
     *ours = theirs ? theirs : *ours;
     return EXIT_DONE;
 }
@@ -58,8 +60,8 @@ static int take_model(struct cli *c, const struct wish *w)
     if (!w->model)
         return EXIT_DONE;
     if (c->drafting.model_dir && strcmp(c->drafting.model_dir, w->model))
-        return cli_fail(c, EXIT_USAGE, "%s means --draft-model %.128s, which is given as %.128s: wanted one of them", w->option, w->model,
-                        c->drafting.model_dir);
+        return cli_fail(c, EXIT_USAGE, "%s means --draft-model %.128s, which is given as %.128s: wanted one of them",
+                        w->option, w->model, c->drafting.model_dir);
     char *copy = strdup(w->model);
     if (!copy)
         return cli_fail(c, EXIT_OTHER, "no memory for the options of %s", w->option);
@@ -74,10 +76,13 @@ static int take_relaxed(struct cli *c, const struct wish *w)
     if (!w->relaxed)
         return EXIT_DONE;
     if (!(c->command->takes & TAKES_ACCEPTANCE))
-        return cli_fail(c, EXIT_USAGE, "verbatim %s has strict acceptance alone, and %s asks for relaxed acceptance", c->command->name, w->option);
+        return cli_fail(c, EXIT_USAGE, "verbatim %s has strict acceptance alone, and %s asks for relaxed acceptance",
+                        c->command->name, w->option);
     if ((s->acceptance && strcmp(s->acceptance, "relaxed")) || s->relaxed_topk || c->sampling.relaxed_delta)
         return cli_fail(c, EXIT_USAGE, "%s asks for relaxed acceptance, and %s is given: wanted one of them", w->option,
-                        s->relaxed_topk ? "--relaxed-topk" : c->sampling.relaxed_delta ? "--relaxed-delta" : "--acceptance");
+                        s->relaxed_topk ? "--relaxed-topk"
+                        : c->sampling.relaxed_delta ? "--relaxed-delta"
+                        : "--acceptance");
     s->acceptance = "relaxed";
     s->relaxed_topk = w->relaxed_topk;
     c->sampling.relaxed_delta = w->relaxed_delta;
@@ -100,8 +105,8 @@ static int take(struct cli *c, const struct wish *w)
     if (code == EXIT_DONE)
         code = take_relaxed(c, w);
     if (w->p_min > 0.0f && s->drafting.p_min > 0.0f && w->p_min != s->drafting.p_min && code == EXIT_DONE)
-        code = cli_fail(c, EXIT_USAGE, "%s means --draft-p-min %g, which is given as %g: wanted one of them", w->option, (double)w->p_min,
-                        (double)s->drafting.p_min);
+        code = cli_fail(c, EXIT_USAGE, "%s means --draft-p-min %g, which is given as %g: wanted one of them", w->option,
+                        (double)w->p_min, (double)s->drafting.p_min);
     s->drafting.p_min = w->p_min > 0.0f ? w->p_min : s->drafting.p_min;
     s->padded |= w->padded;
     return code;
@@ -123,9 +128,12 @@ static const char *method_of_system(const struct cli *c)
 int cli_foreign_draft(struct cli *c)
 {
     struct foreign_draft *f = &c->foreign;
-    struct wish all = {.option = "--draft", .method = c->session.drafting.method, .length_option = "--draft-tokens", .tokens = c->draft_tokens};
-    struct wish w[] = {{.option = "--speculative-config", .length_option = "--speculative-config's num_speculative_tokens", .tokens = -1},
-                       {.option = "--plugin-params", .length_option = "--plugin-params' num_speculative_tokens", .tokens = -1},
+    struct wish all = {.option = "--draft", .method = c->session.drafting.method, .length_option = "--draft-tokens",
+                       .tokens = c->draft_tokens};
+    struct wish w[] = {{.option = "--speculative-config",
+                        .length_option = "--speculative-config's num_speculative_tokens", .tokens = -1},
+                       {.option = "--plugin-params", .length_option = "--plugin-params' num_speculative_tokens",
+                        .tokens = -1},
                        {.option = "--draft-words", .tokens = -1}};
     int (*const read[])(struct cli *, struct wish *) = {wish_of_vllm, wish_of_mindie, wish_of_words};
     int code = EXIT_DONE;
@@ -175,7 +183,8 @@ void cli_tell_foreign_draft(const struct cli *c)
     if (s->padded)
         fputs(" --padded", stderr);
     if (f->relaxed)
-        fprintf(stderr, " --acceptance relaxed --relaxed-topk %d --relaxed-delta %s", (int)s->sampling.relaxed_topk, c->sampling.relaxed_delta);
+        fprintf(stderr, " --acceptance relaxed --relaxed-topk %d --relaxed-delta %s", (int)s->sampling.relaxed_topk,
+                c->sampling.relaxed_delta);
     fprintf(stderr, "%s%s\n", *f->ignored ? "; nothing here depends on " : "", f->ignored);
 }
 

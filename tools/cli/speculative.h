@@ -29,8 +29,8 @@ int wish_method(const struct cli *c, struct wish *w, const struct method_name *n
 /* Reports that `value` is not a draft length. */
 int wish_bad_length(const struct cli *c, const char *option, const char *value);
 
-/* wish_of_vllm reads --speculative-config, wish_of_mindie reads --plugin-params, and wish_of_words reads --draft-words. These
- * functions store the result in *w, where the caller has already set w->option. They report errors. */
+/* wish_of_vllm reads --speculative-config, wish_of_mindie reads --plugin-params, and wish_of_words reads --draft-words.
+ * These functions store the result in *w, where the caller has already set w->option. They report errors. */
 int wish_of_vllm(struct cli *c, struct wish *w);
 int wish_of_mindie(struct cli *c, struct wish *w);
 int wish_of_words(struct cli *c, struct wish *w);

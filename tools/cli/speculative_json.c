@@ -1,8 +1,9 @@
-/* tools/cli/speculative_json.c -- --speculative-config of vLLM and vllm-ascend, and --plugin-params of MindIE: JSON objects.
+/* tools/cli/speculative_json.c -- --speculative-config of vLLM and vllm-ascend, and --plugin-params of MindIE: JSON
+ * objects.
  *
- * The keys and defaults are those of vllm/config/speculative.py and of the page "MTP" in MindIE's documentation (read, not
- * copied). By default, vLLM matches n-grams of 5 tokens. If only one of prompt_lookup_min and prompt_lookup_max is given,
- * the other one gets the same value. */
+ * The keys and defaults are those of vllm/config/speculative.py and of the page "MTP" in MindIE's documentation (read,
+ * not copied). By default, vLLM matches n-grams of 5 tokens. If only one of prompt_lookup_min and prompt_lookup_max is
+ * given, the other one gets the same value. */
 #include <string.h>
 
 #include "tools/cli/speculative.h"
@@ -14,8 +15,8 @@ static const struct method_name vllm_methods[] = {
 static const struct method_name mindie_methods[] = {{"mtp", "eagle-reroll"}, {NULL, NULL}};
 
 /* Keys for graphs, processors and batches. No draft depends on them. */
-static const char *const without_meaning_here[] = {"draft_tensor_parallel_size", "enforce_eager", "disable_by_batch_size",
-                                                   "disable_log_stats", NULL};
+static const char *const without_meaning_here[] = {"draft_tensor_parallel_size", "enforce_eager",
+                                                   "disable_by_batch_size", "disable_log_stats", NULL};
 
 static int is_without_meaning(const char *key)
 {
@@ -44,8 +45,9 @@ static int read_length(const struct cli *c, struct wish *w, const json_t *value)
 {
     char shown[JSON_SHOWN];
     w->tokens = json_integer_value(value);
-    return !json_is_integer(value) || w->tokens < 0 || w->tokens > VB_MAX_DRAFT ? wish_bad_length(c, w->length_option, json_show(value, shown))
-                                                                                : EXIT_DONE;
+    return !json_is_integer(value) || w->tokens < 0 || w->tokens > VB_MAX_DRAFT
+               ? wish_bad_length(c, w->length_option, json_show(value, shown))
+               : EXIT_DONE;
 }
 
 static int read_ngram(const struct cli *c, const struct wish *w, const char *key, const json_t *value, int32_t *n)
@@ -59,9 +61,11 @@ static int read_ngram(const struct cli *c, const struct wish *w, const char *key
 
 static int read_vllm_member(struct cli *c, struct wish *w, const char *key, const json_t *value)
 {
-    static const char known[] = "method, num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max, disable_padded_drafter_batch";
+    static const char known[] =
+        "method, num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max, disable_padded_drafter_batch";
     if (!strcmp(key, "method"))
-        return json_is_string(value) ? wish_method(c, w, vllm_methods, json_string_value(value)) : wrong(c, w, key, value, "a string");
+        return json_is_string(value) ? wish_method(c, w, vllm_methods, json_string_value(value))
+                                     : wrong(c, w, key, value, "a string");
     if (!strcmp(key, "num_speculative_tokens"))
         return read_length(c, w, value);
     if (!strcmp(key, "prompt_lookup_min"))
@@ -88,7 +92,8 @@ static int check_vllm(struct cli *c, struct wish *w)
 {
     int is_ngram = !strcmp(w->method, "ngram"), is_mtp = !strcmp(w->method, "mtp-eagle");
     if ((w->ngram_min || w->ngram_max) && !is_ngram)
-        return cli_fail(c, EXIT_USAGE, "%s: %s is of the method ngram", w->option, w->ngram_min ? "prompt_lookup_min" : "prompt_lookup_max");
+        return cli_fail(c, EXIT_USAGE, "%s: %s is of the method ngram", w->option,
+                        w->ngram_min ? "prompt_lookup_min" : "prompt_lookup_max");
     if (is_ngram && !w->ngram_min && !w->ngram_max)
         w->ngram_min = w->ngram_max = 5;
     w->ngram_min = w->ngram_min ? w->ngram_min : w->ngram_max;
@@ -96,16 +101,19 @@ static int check_vllm(struct cli *c, struct wish *w)
     if (w->model && is_mtp && c->model_dir && !strcmp(w->model, c->model_dir))
         w->model = NULL; /* vLLM's documentation gives the path of the model itself here */
     if (w->model && (is_mtp || is_ngram))
-        return cli_fail(c, EXIT_USAGE, "%s: model is %.128s, and %s takes no second model", w->option, w->model, w->method);
+        return cli_fail(c, EXIT_USAGE, "%s: model is %.128s, and %s takes no second model", w->option, w->model,
+                        w->method);
     if (!w->model && !is_mtp && !is_ngram && !c->drafting.model_dir)
-        return cli_fail(c, EXIT_USAGE, "%s: model is missing, the directory of what drafts with the method %s", w->option, w->method);
+        return cli_fail(c, EXIT_USAGE, "%s: model is missing, the directory of what drafts with the method %s",
+                        w->option, w->method);
     return EXIT_DONE;
 }
 
 static int read_mindie_member(struct cli *c, struct wish *w, const char *key, const json_t *value)
 {
     if (!strcmp(key, "plugin_type"))
-        return json_is_string(value) ? wish_method(c, w, mindie_methods, json_string_value(value)) : wrong(c, w, key, value, "a string");
+        return json_is_string(value) ? wish_method(c, w, mindie_methods, json_string_value(value))
+                                     : wrong(c, w, key, value, "a string");
     if (!strcmp(key, "num_speculative_tokens"))
         return read_length(c, w, value);
     return unknown_key(c, w, key, "plugin_type, num_speculative_tokens");
@@ -137,7 +145,10 @@ static int read_object(const struct cli *c, const struct wish *w, const char *te
     vb_error err;
     *object = json_read(text, size, w->option, &err);
     if (!*object && looks_like_python(text))
-        return cli_fail(c, EXIT_USAGE, "%s; JSON writes true, false, null and \"text\" where Python writes True, False, None and 'text'", err.message);
+        return cli_fail(c, EXIT_USAGE,
+                        "%s; JSON writes true, false, null and \"text\" where Python writes True, False, None and "
+                        "'text'",
+                        err.message);
     if (!*object)
         return cli_fail(c, EXIT_USAGE, "%s", err.message);
     return json_is_object(*object) ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "%s: not a JSON object", w->option);
@@ -181,7 +192,8 @@ static int read_service(const struct cli *c, const struct wish *w, const char *p
         *object = all;
         return code;
     }
-    json_t *models = json_object_get(json_object_get(json_object_get(all, "BackendConfig"), "ModelDeployConfig"), "ModelConfig");
+    json_t *models = json_object_get(json_object_get(json_object_get(all, "BackendConfig"), "ModelDeployConfig"),
+                                     "ModelConfig");
     json_array_foreach(models, i, model) {
         const json_t *params = json_object_get(model, "plugin_params");
         if (json_is_string(params) && !*object && code == EXIT_DONE)
@@ -189,7 +201,8 @@ static int read_service(const struct cli *c, const struct wish *w, const char *p
     }
     json_decref(all);
     if (code == EXIT_DONE && !*object)
-        code = cli_fail(c, EXIT_USAGE, "%s: %.256s has no BackendConfig.ModelDeployConfig.ModelConfig[].plugin_params", w->option, path);
+        code = cli_fail(c, EXIT_USAGE, "%s: %.256s has no BackendConfig.ModelDeployConfig.ModelConfig[].plugin_params",
+                        w->option, path);
     return code;
 }
 

@@ -1,9 +1,10 @@
-/* tools/cli/speculative_words.c -- --draft-words SYSTEM 'WORDS': drafting in the options of SGLang, TensorRT-LLM and llama.cpp.
+/* tools/cli/speculative_words.c -- --draft-words SYSTEM 'WORDS': drafting in the options of SGLang, TensorRT-LLM and
+ * llama.cpp.
  *
- * The names and defaults are those of SGLang's server_args.py, of TensorRT-LLM's examples/llm-api/quickstart_advanced.py and of
- * llama.cpp's common/arg.cpp and common/speculative.cpp (read, not copied). In all of them, one MTP module makes all drafts,
- * and its rows are later computed again from the target's hidden states. With --use_mtp_vanilla of TensorRT-LLM, module k makes
- * draft k+1 instead. */
+ * The names and defaults are those of SGLang's server_args.py, of TensorRT-LLM's
+ * examples/llm-api/quickstart_advanced.py and of llama.cpp's common/arg.cpp and common/speculative.cpp (read, not
+ * copied). In all of them, one MTP module makes all drafts, and its rows are later computed again from the target's
+ * hidden states. With --use_mtp_vanilla of TensorRT-LLM, module k makes draft k+1 instead. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +13,19 @@
 #include "tools/cli/speculative.h"
 
 enum meaning {
-    METHOD, LENGTH, MODEL, TOPK, VERIFIED, NGRAM_MIN, NGRAM_MAX, P_MIN, VANILLA, RELAXED, RELAXED_TOPK, RELAXED_DELTA, MEANINGS
+    METHOD,
+    LENGTH,
+    MODEL,
+    TOPK,
+    VERIFIED,
+    NGRAM_MIN,
+    NGRAM_MAX,
+    P_MIN,
+    VANILLA,
+    RELAXED,
+    RELAXED_TOPK,
+    RELAXED_DELTA,
+    MEANINGS
 };
 
 static const struct foreign_word {
@@ -52,11 +65,13 @@ static const struct foreign_word {
 
 /* EAGLE without a second model means the MTP module of the model; see fill_sglang. */
 static const struct method_name sglang_methods[] = {
-    {"EAGLE", "mtp-eagle"}, {"NEXTN", "mtp-eagle"}, {"EAGLE3", "eagle3"}, {"NGRAM", "ngram"}, {"STANDALONE", "draft-model"}, {NULL, NULL}};
+    {"EAGLE", "mtp-eagle"}, {"NEXTN", "mtp-eagle"}, {"EAGLE3", "eagle3"},
+    {"NGRAM", "ngram"}, {"STANDALONE", "draft-model"}, {NULL, NULL}};
 static const struct method_name tensorrt_methods[] = {
     {"MTP", "mtp-eagle"}, {"EAGLE3", "eagle3"}, {"NGRAM", "ngram"}, {"DRAFT_TARGET", "draft-model"}, {NULL, NULL}};
 static const struct method_name llama_methods[] = {
-    {"draft-mtp", "mtp-eagle"}, {"draft-eagle3", "eagle3"}, {"draft-simple", "draft-model"}, {"none", "none"}, {NULL, NULL}};
+    {"draft-mtp", "mtp-eagle"}, {"draft-eagle3", "eagle3"}, {"draft-simple", "draft-model"}, {"none", "none"},
+    {NULL, NULL}};
 
 /* The words that the user gave. An entry is NULL if its word was not given. */
 struct given {
@@ -104,7 +119,8 @@ static int unknown_word(const struct cli *c, const struct foreign_system *s, con
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", w->name);
     }
-    return cli_fail(c, EXIT_USAGE, "%s: unknown word %.*s; known are %s", s->option, (int)(length < 64 ? length : 64), name, known);
+    return cli_fail(c, EXIT_USAGE, "%s: unknown word %.*s; known are %s", s->option, (int)(length < 64 ? length : 64),
+                    name, known);
 }
 
 /* Splits the text into words, which are separated by blanks. A value follows its word, as a word of its own or after an
@@ -133,7 +149,8 @@ static int split(struct cli *c, const struct foreign_system *s, struct given *g)
 }
 
 /* Reads the value of a word into *number. If the word was not given, *number is not changed. */
-static int read_integer(const struct cli *c, const struct wish *w, const struct given *g, enum meaning meaning, long long *number)
+static int read_integer(const struct cli *c, const struct wish *w, const struct given *g, enum meaning meaning,
+                        long long *number)
 {
     const char *value = g->value[meaning];
     char *end;
@@ -143,11 +160,13 @@ static int read_integer(const struct cli *c, const struct wish *w, const struct 
     errno = 0;
     *number = strtoll(value, &end, 10);
     if (end == value || *end || errno || *number < word->least || *number > word->most)
-        return cli_fail(c, EXIT_USAGE, "%s: %s is %.64s, wanted an integer from %lld to %lld", w->option, word->name, value, word->least, word->most);
+        return cli_fail(c, EXIT_USAGE, "%s: %s is %.64s, wanted an integer from %lld to %lld", w->option, word->name,
+                        value, word->least, word->most);
     return EXIT_DONE;
 }
 
-static int read_int32(const struct cli *c, const struct wish *w, const struct given *g, enum meaning meaning, int32_t *number)
+static int read_int32(const struct cli *c, const struct wish *w, const struct given *g, enum meaning meaning,
+                      int32_t *number)
 {
     long long wide = *number;
     int code = read_integer(c, w, g, meaning, &wide);
@@ -155,7 +174,8 @@ static int read_int32(const struct cli *c, const struct wish *w, const struct gi
     return code;
 }
 
-static int wants(const struct cli *c, const struct wish *w, const struct given *g, enum meaning meaning, const char *partner)
+static int wants(const struct cli *c, const struct wish *w, const struct given *g, enum meaning meaning,
+                 const char *partner)
 {
     return cli_fail(c, EXIT_USAGE, "%s: %s wants %s", w->option, g->name[meaning], partner);
 }
@@ -165,8 +185,10 @@ static int check_model(const struct cli *c, const struct wish *w, const char *na
 {
     int takes = !strcmp(w->method, "eagle") || !strcmp(w->method, "eagle3") || !strcmp(w->method, "draft-model");
     if (takes && !w->model && !c->drafting.model_dir)
-        return cli_fail(c, EXIT_USAGE, "%s: %s is missing, the directory of what drafts with the method %s", w->option, name, w->method);
-    return takes || !w->model ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "%s: %s takes no second model", w->option, w->method);
+        return cli_fail(c, EXIT_USAGE, "%s: %s is missing, the directory of what drafts with the method %s", w->option,
+                        name, w->method);
+    return takes || !w->model ? EXIT_DONE
+                              : cli_fail(c, EXIT_USAGE, "%s: %s takes no second model", w->option, w->method);
 }
 
 /* Sets the draft length to the default of the system if no option gives a length. */
@@ -197,8 +219,8 @@ static int fill_sglang(struct cli *c, struct wish *w, const struct given *g)
         w->length_option = verified ? g->name[VERIFIED] : w->length_option;
         default_length(c, w, 11);
         return w->tokens <= VB_MAX_DRAFT ? check_model(c, w, "--speculative-draft-model-path")
-                                         : cli_fail(c, EXIT_USAGE, "%s: %s is %lld, wanted an integer from 1 to %d", w->option, g->name[VERIFIED],
-                                                    verified, VB_MAX_DRAFT + 1);
+                                         : cli_fail(c, EXIT_USAGE, "%s: %s is %lld, wanted an integer from 1 to %d",
+                                                    w->option, g->name[VERIFIED], verified, VB_MAX_DRAFT + 1);
     }
     if (w->model && !strcmp(w->method, "mtp-eagle") && !(c->model_dir && !strcmp(w->model, c->model_dir)))
         w->method = "eagle";
@@ -222,7 +244,8 @@ static int fill_tensorrt(struct cli *c, struct wish *w, const struct given *g)
     if (g->value[NGRAM_MAX] && !is_ngram)
         return wants(c, w, g, NGRAM_MAX, "--spec_decode_algo NGRAM");
     if (!g->value[RELAXED] && (g->value[RELAXED_TOPK] || g->value[RELAXED_DELTA]))
-        return wants(c, w, g, g->value[RELAXED_TOPK] ? RELAXED_TOPK : RELAXED_DELTA, "--use_relaxed_acceptance_for_thinking");
+        return wants(c, w, g, g->value[RELAXED_TOPK] ? RELAXED_TOPK : RELAXED_DELTA,
+                     "--use_relaxed_acceptance_for_thinking");
     if (g->value[VANILLA])
         w->method = "mtp-vanilla";
     if (is_ngram) {
@@ -246,7 +269,8 @@ static int fill_llama(struct cli *c, struct wish *w, const struct given *g)
     if (g->value[P_MIN]) {
         w->p_min = strtof(g->value[P_MIN], &end);
         if (end == g->value[P_MIN] || *end || !(w->p_min >= 0.0f && w->p_min <= 1.0f))
-            return cli_fail(c, EXIT_USAGE, "%s: %s is %.64s, wanted a number from 0 to 1", w->option, g->name[P_MIN], g->value[P_MIN]);
+            return cli_fail(c, EXIT_USAGE, "%s: %s is %.64s, wanted a number from 0 to 1", w->option, g->name[P_MIN],
+                            g->value[P_MIN]);
     }
     default_length(c, w, 3);
     return check_model(c, w, "--spec-draft-model");
@@ -260,8 +284,11 @@ static int find_system(const struct cli *c, const char *name, const struct forei
             return EXIT_DONE;
         }
     int is_vllm = !strncmp(name, "vllm", 4), is_mindie = !strcmp(name, "mindie");
-    return cli_fail(c, EXIT_USAGE, "--draft-words: unknown system %.64s; known are sglang, tensorrt-llm, llama.cpp%s", name,
-                    is_vllm ? "; vLLM's words are --speculative-config JSON" : is_mindie ? "; MindIE's words are --plugin-params JSON" : "");
+    return cli_fail(c, EXIT_USAGE, "--draft-words: unknown system %.64s; known are sglang, tensorrt-llm, llama.cpp%s",
+                    name,
+                    is_vllm ? "; vLLM's words are --speculative-config JSON"
+                    : is_mindie ? "; MindIE's words are --plugin-params JSON"
+                    : "");
 }
 
 int wish_of_words(struct cli *c, struct wish *w)

@@ -17,8 +17,8 @@ int tensors_begin(struct tensors *t, const char *path)
     return 0;
 }
 
-void tensors_add(struct tensors *t, const char *name, const char *dtype, const size_t *shape, size_t rank, const void *data,
-                 size_t size)
+void tensors_add(struct tensors *t, const char *name, const char *dtype, const size_t *shape, size_t rank,
+                 const void *data, size_t size)
 {
     fwrite(data, 1, size, t->data.f);
     if ((t->count & (t->count - 1)) == 0) /* the count is 0 or a power of two: the list is full */
@@ -41,7 +41,8 @@ static int show_progress(void *unused, size_t done, size_t total)
 int tensors_write(struct tensors *t, int fd, const char *path, vb_error *err)
 {
     fflush(t->data.f);
-    char *data = t->size && !t->data.error ? mmap(NULL, t->size, PROT_READ, MAP_PRIVATE, t->data.fd, 0) : NULL, *at = data;
+    char *data = t->size && !t->data.error ? mmap(NULL, t->size, PROT_READ, MAP_PRIVATE, t->data.fd, 0) : NULL,
+         *at = data;
     if (t->data.error || data == MAP_FAILED)
         return vb_fail(err, VB_IO, "%s: %s", path, strerror(t->data.error ? t->data.error : errno));
     for (size_t i = 0; i < t->count; i++) {

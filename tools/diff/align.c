@@ -118,7 +118,8 @@ static void reshape(struct diff_side *side, const struct diff_side *other)
             s->width * s->count != o->width * o->count)
             continue;
         for (size_t k = 0; k < o->count; k++)
-            s->rows[k] = (struct diff_row){.index = (int32_t)k, .token = -1, .width = o->width, .data = s->rows[0].data + k * o->width * s->item};
+            s->rows[k] = (struct diff_row){.index = (int32_t)k, .token = -1, .width = o->width,
+                                           .data = s->rows[0].data + k * o->width * s->item};
         s->width = o->width;
         s->count = o->count;
     }
@@ -137,12 +138,14 @@ static void last_rows(struct diff_side *side, const struct diff_side *other)
             if (o->rows[k].index > s->rows[0].index)
                 s->rows[0].index = o->rows[k].index;
         char text[256];
-        snprintf(text, sizeof text, "%.120s has one row: it is taken for the last, index %d", s->name, s->rows[0].index);
+        snprintf(text, sizeof text, "%.120s has one row: it is taken for the last, index %d", s->name,
+                 s->rows[0].index);
         json_array_append_new(side->notes, json_string(text));
     }
 }
 
-/* Sets the rows of one expert: the tokens for which the router chose it. Returns whether they are as many as the tensor has. */
+/* Sets the rows of one expert: the tokens for which the router chose it. Returns whether they are as many as the tensor
+ * has. */
 static int rows_of_expert(struct diff_series *s, const struct diff_series *chosen, double expert)
 {
     double *x = cli_must(malloc((chosen->width + 1) * sizeof *x));
@@ -162,8 +165,8 @@ static int rows_of_expert(struct diff_series *s, const struct diff_series *chose
     return n == s->count;
 }
 
-/* The rows of an expert in a dump without manifest belong to the tokens that chose it. If the choices are not known, or are not as
- * many as the rows, nothing says which tokens these are, and the rows are left out. */
+/* The rows of an expert in a dump without manifest belong to the tokens that chose it. If the choices are not known, or
+ * are not as many as the rows, nothing says which tokens these are, and the rows are left out. */
 void diff_expert_rows(struct diff_side *side)
 {
     size_t lost = 0;
@@ -180,7 +183,8 @@ void diff_expert_rows(struct diff_side *side)
             continue;
         if (!lost++)
             snprintf(text, sizeof text, "%.100s has %zu rows, and %s: left out", s->name, s->count,
-                     chosen ? "the router chose this expert another number of times" : "no choices say which tokens they are");
+                     chosen ? "the router chose this expert another number of times"
+                            : "no choices say which tokens they are");
         s->count = 0;
     }
     if (lost > 1)
@@ -219,7 +223,8 @@ static size_t rope_width(const struct diff_side *side, const struct diff_side *o
     return k ? k->width : 0;
 }
 
-static size_t heads_of(const struct diff_side *side, const struct diff_side *other, const struct diff_series *s, size_t r)
+static size_t heads_of(const struct diff_side *side, const struct diff_side *other, const struct diff_series *s,
+                       size_t r)
 {
     char name[NAMING_ROOM];
     snprintf(name, sizeof name, "model.layers.%d.self_attn.q_rope", s->layer);
@@ -235,9 +240,9 @@ static int has_rope(const char *name) /* whether some columns are RoPE dimension
 }
 
 /* Marks the series whose RoPE dimensions are stored in halves, so that diff_numbers returns the pairs (2p, 2p+1) of
- * each head. On a side without manifest, `layout` is the layout of q_rope and k_rope; NULL: that of the other side. The outputs of
- * linear layers have the order of the checkpoint's rows, so they have the layout of the other side. If nothing gives a layout, the
- * numbers are not reordered. */
+ * each head. On a side without manifest, `layout` is the layout of q_rope and k_rope; NULL: that of the other side. The
+ * outputs of linear layers have the order of the checkpoint's rows, so they have the layout of the other side. If
+ * nothing gives a layout, the numbers are not reordered. */
 static void unify_rope(struct diff_side *side, const struct diff_side *other, const char *layout, const char *option)
 {
     size_t told = 0;
@@ -257,8 +262,10 @@ static void unify_rope(struct diff_side *side, const struct diff_side *other, co
     }
     if (layout && !told) {
         char text[256];
-        snprintf(text, sizeof text, "%s has no effect: %.100s has no q_rope or k_rope, and the outputs of linear layers have the order "
-                 "of the checkpoint", option, side->path);
+        snprintf(text, sizeof text,
+                 "%s has no effect: %.100s has no q_rope or k_rope, and the outputs of linear layers have the order "
+                 "of the checkpoint",
+                 option, side->path);
         json_array_append_new(side->notes, json_string(text));
     }
 }
@@ -270,7 +277,8 @@ static const char *below_layer(const char *name) /* the name without model.layer
     return name + 13 + strspn(name + 13, "0123456789");
 }
 
-/* Whether the other side has a value of this layer, and this side has the same value of another layer, but none of this one. */
+/* Whether the other side has a value of this layer, and this side has the same value of another layer, but none of this
+ * one. */
 static int lacks_layer(const struct diff_side *side, const struct diff_side *other, int layer)
 {
     int found = 0;
@@ -279,7 +287,8 @@ static int lacks_layer(const struct diff_side *side, const struct diff_side *oth
             return 0;
     for (size_t i = 0; i < other->count && !found; i++)
         for (size_t k = 0; k < side->count && !found && other->series[i].layer == layer; k++)
-            found = side->series[k].layer >= 0 && !strcmp(below_layer(side->series[k].name), below_layer(other->series[i].name));
+            found = side->series[k].layer >= 0 &&
+                    !strcmp(below_layer(side->series[k].name), below_layer(other->series[i].name));
     return found;
 }
 
@@ -297,8 +306,8 @@ static void missing_layers(struct diff_side *side, const struct diff_side *other
             lacks++;
         }
     if (lacks) {
-        snprintf(text, sizeof text, "%.100s has values of layer %d, but none of layer %s: did the engine compute %s?", side->path, last,
-                 list, lacks > 1 ? "them" : "it");
+        snprintf(text, sizeof text, "%.100s has values of layer %d, but none of layer %s: did the engine compute %s?",
+                 side->path, last, list, lacks > 1 ? "them" : "it");
         json_array_append_new(side->notes, json_string(text));
     }
 }
@@ -340,7 +349,8 @@ static void reshape_to(struct diff_series *s, size_t width)
     s->count = s->room;
     s->width = width;
     for (size_t k = 0; k < s->count; k++)
-        s->rows[k] = (struct diff_row){.index = (int32_t)k, .token = -1, .width = width, .data = data + k * width * s->item};
+        s->rows[k] = (struct diff_row){.index = (int32_t)k, .token = -1, .width = width,
+                                       .data = data + k * width * s->item};
 }
 
 void diff_align_to_model(struct diff_side *side, const struct diff_side *model, const char *layout)

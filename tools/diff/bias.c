@@ -1,4 +1,5 @@
-/* tools/diff/bias.c -- slopes, their standard deviation under rounding, and the verdict `biased`. bias.h derives them. */
+/* tools/diff/bias.c -- slopes, their standard deviation under rounding, and the verdict `biased`. bias.h derives
+ * them. */
 #include "tools/diff/bias.h"
 
 #include <math.h>
@@ -117,7 +118,10 @@ static const struct bias_row *row_at(const struct bias *b, int32_t sequence, int
     return NULL;
 }
 
-double bias_deviation(double slope, double norm) { return slope > 0 ? fmax(fmin(slope, norm), 0) : fmin(fmax(slope, norm), 0); }
+double bias_deviation(double slope, double norm)
+{
+    return slope > 0 ? fmax(fmin(slope, norm), 0) : fmin(fmax(slope, norm), 0);
+}
 
 double bias_variance(const struct bias_sum *s)
 {
@@ -132,7 +136,8 @@ void bias_mark(const struct bias_sum *sums, size_t n, unsigned char *off)
         off[i] = sums[i].along * sums[i].along > times * times * bias_variance(&sums[i]);
 }
 
-/* The deviations of single rows, in units of what rounding explains: the root of the quotient of two sums of squares. */
+/* The deviations of single rows, in units of what rounding explains: the root of the quotient of two sums of
+ * squares. */
 static double of_rows(const struct bias *b, const struct bias_noise *n, const struct tap_noise *t, double scale,
                       double common)
 {
@@ -200,11 +205,14 @@ void bias_judge(struct comparison *r, const struct bounds *bounds)
         if (!b->judged || (!together && !apart) || t->verdict == STRUCTURAL)
             continue;
         if (together)
-            snprintf(t->why, sizeof t->why, "the slope of A on B is 1%+.2e, the norm ratio 1%+.2e: %.1f times what rounding explains",
+            snprintf(t->why, sizeof t->why,
+                     "the slope of A on B is 1%+.2e, the norm ratio 1%+.2e: %.1f times what rounding explains",
                      b->slope, b->norm, b->sigmas);
         else
-            snprintf(t->why, sizeof t->why, "each row of A has a factor of its own: the slopes of the %zu rows deviate from 1 %.1f times as "
-                     "much as rounding explains", b->count, b->row_sigmas);
+            snprintf(t->why, sizeof t->why,
+                     "each row of A has a factor of its own: the slopes of the %zu rows deviate from 1 %.1f times as "
+                     "much as rounding explains",
+                     b->count, b->row_sigmas);
         t->verdict = BIASED;
         r->biased = r->biased ? r->biased : t;
         r->verdict = r->verdict > BIASED ? r->verdict : BIASED;

@@ -1,57 +1,61 @@
 /* tools/diff/bound.c -- computes the bound: the largest relative difference of a value that rounding can explain.
  *
- * With a model, the bound is measured, as in tests/engine/test_truth.c. The reference runs once exactly, and `runs` times
- * with perturbations: every intermediate value is multiplied by 1 + u 2^-24, where u is random and |u| < 1. So each value
- * moves by up to half an ulp of F32. The relative change of a row is its largest change divided by the largest number in the
- * row. The spread of a tap is the largest relative change over all rows and runs. The bound is MEASURED_TIMES times the
- * spread, because a few random runs do not find the largest possible change. Rows that depend on a choice that a
- * perturbation changed are left out, because they are another computation. In precision bf16, the perturbed runs also round
- * numbers near a tie to the other neighbour (reference.h). An engine that adds in f32 may do the same, and the effect is
- * much larger than half an ulp.
+ * With a model, the bound is measured, as in tests/engine/test_truth.c. The reference runs once exactly, and `runs`
+ * times with perturbations: every intermediate value is multiplied by 1 + u 2^-24, where u is random and |u| < 1. So
+ * each value moves by up to half an ulp of F32. The relative change of a row is its largest change divided by the
+ * largest number in the row. The spread of a tap is the largest relative change over all rows and runs. The bound is
+ * MEASURED_TIMES times the spread, because a few random runs do not find the largest possible change. Rows that depend
+ * on a choice that a perturbation changed are left out, because they are another computation. In precision bf16, the
+ * perturbed runs also round numbers near a tie to the other neighbour (reference.h). An engine that adds in f32 may do
+ * the same, and the effect is much larger than half an ulp.
  *
- * With quantized weights, the input x of a linear layer is quantized in groups of 32 numbers. Then there are two spreads,
- * for the following reason. The quantized values of a group are multiples of d = m / 127, where m is the largest number of
- * the group. Rounding in f32 moves a number by about 2^-22 m, so that about one number in 30,000 is near enough to a tie to
- * be rounded to the other neighbour. This changes every sum that contains the number by d times a weight. About 4 such
- * changes in a sum of K = 192 terms are as large as the effect of quantizing all its terms. Therefore MEASURED_TIMES such
- * changes cannot be the bound: an engine that does not quantize x at all would be within it.
+ * With quantized weights, the input x of a linear layer is quantized in groups of 32 numbers. Then there are two
+ * spreads, for the following reason. The quantized values of a group are multiples of d = m / 127, where m is the
+ * largest number of the group. Rounding in f32 moves a number by about 2^-22 m, so that about one number in 30,000 is
+ * near enough to a tie to be rounded to the other neighbour. This changes every sum that contains the number by d times
+ * a weight. About 4 such changes in a sum of K = 192 terms are as large as the effect of quantizing all its terms.
+ * Therefore MEASURED_TIMES such changes cannot be the bound: an engine that does not quantize x at all would be within
+ * it.
  *
  *   The first spread is measured as above, with a reference that does not quantize x.
  *
  *   The second spread is measured with a reference that quantizes x, after moving each number by up to 2^-18 m
- *   (reference.h). A number that an engine may round to the other neighbour is rounded to it in a run with a probability of
- *   about 1/2, so all runs miss it with a probability of 2^-runs. A run changes the rounding of about 16 times as many
- *   numbers as an engine does. So the second spread includes the complete effect of such a number. TURNED_TIMES times the
- *   second spread are added to the bound, because other changes in the same run may have cancelled a part of the effect.
+ *   (reference.h). A number that an engine may round to the other neighbour is rounded to it in a run with a
+ *   probability of about 1/2, so all runs miss it with a probability of 2^-runs. A run changes the rounding of about 16
+ *   times as many numbers as an engine does. So the second spread includes the complete effect of such a number.
+ *   TURNED_TIMES times the second spread are added to the bound, because other changes in the same run may have
+ *   cancelled a part of the effect.
  *
- * Without a model, the bound is an estimate. k independent roundings with unit roundoff u make a relative error that grows
- * like sqrt(k) u. k is ROUNDINGS_PER_LAYER for each layer: norm 2, q_a, norm 2, q_b, RoPE, score, softmax, sum, o_proj, add,
- * norm 2, gate, SiLU, down, sum, add. The bound is A_PRIORI_TIMES times sqrt(k) u. This estimate does not know how much a
- * model amplifies errors, or which sums nearly cancel. It is an order of magnitude and not a proof. A sum that nearly cancels makes
- * a row of small numbers, with errors as large as those of other rows. So the largest number of a row, to which the bound is
- * relative, counts at least as the median of the largest numbers of all rows of the tap.
+ * Without a model, the bound is an estimate. k independent roundings with unit roundoff u make a relative error that
+ * grows like sqrt(k) u. k is ROUNDINGS_PER_LAYER for each layer: norm 2, q_a, norm 2, q_b, RoPE, score, softmax, sum,
+ * o_proj, add, norm 2, gate, SiLU, down, sum, add. The bound is A_PRIORI_TIMES times sqrt(k) u. This estimate does not
+ * know how much a model amplifies errors, or which sums nearly cancel. It is an order of magnitude and not a proof. A
+ * sum that nearly cancels makes a row of small numbers, with errors as large as those of other rows. So the largest
+ * number of a row, to which the bound is relative, counts at least as the median of the largest numbers of all rows of
+ * the tap.
  *
- * Both bounds are for values that were computed in F32. If an engine computes in BF16 or F16, they are multiplied by the
- * quotient of its unit roundoff and 2^-24, because the effect of a small perturbation is linear in its size. Unless
+ * Both bounds are for values that were computed in F32. If an engine computes in BF16 or F16, they are multiplied by
+ * the quotient of its unit roundoff and 2^-24, because the effect of a small perturbation is linear in its size. Unless
  * --arithmetic says otherwise, the least precise dtype in a dump counts as the dtype of the computation.
  *
- * Two terms are added to both bounds. The first is for the order of sums, since the perturbed runs perturb only the result of
- * a sum: if K terms are added one after the other in F32, the relative error is about sqrt(K) 2^-24. (Products of BF16
- * numbers are also added in F32.) The estimate counts SUMS_PER_LAYER such sums in each layer, one after the other: norm, q_a,
- * norm, q_b, W_UK, score, softmax, sum of values, o_proj, norm, gate, down. A sum has one term for each number of the row that it reads. So K is the length of the
- * longest row in the dump. Rows of logits are not counted, because no sum reads them. Rows of attention scores, which are
- * as long as the context, are not counted either; this makes the bound smaller. The second term is the error of one
- * rounding: both values are rounded to the less precise of their two dtypes before they are compared. No bound is larger
- * than MOST, because two unrelated rows have a relative difference of about 1.
+ * Two terms are added to both bounds. The first is for the order of sums, since the perturbed runs perturb only the
+ * result of a sum: if K terms are added one after the other in F32, the relative error is about sqrt(K) 2^-24.
+ * (Products of BF16 numbers are also added in F32.) The estimate counts SUMS_PER_LAYER such sums in each layer, one
+ * after the other: norm, q_a, norm, q_b, W_UK, score, softmax, sum of values, o_proj, norm, gate, down. A sum has one
+ * term for each number of the row that it reads. So K is the length of the longest row in the dump. Rows of logits are
+ * not counted, because no sum reads them. Rows of attention scores, which are as long as the context, are not counted
+ * either; this makes the bound smaller. The second term is the error of one rounding: both values are rounded to the
+ * less precise of their two dtypes before they are compared. No bound is larger than MOST, because two unrelated rows
+ * have a relative difference of about 1.
  *
  * An engine may store F32 and quantize x to 8 bits in its own way, as llama.cpp does. Use --arithmetic bf16 for such an
- * engine. The reason: 8-bit values are multiples of m / 127, so quantizing moves a number by up to m / 254. Relative to m,
- * this is 0.8 % more than 2^-8, the largest relative error of rounding to BF16.
+ * engine. The reason: 8-bit values are multiples of m / 127, so quantizing moves a number by up to m / 254. Relative to
+ * m, this is 0.8 % more than 2^-8, the largest relative error of rounding to BF16.
  *
- * On the tiny checkpoints, the engine needs at most 0.29 of the measured bound and 0.41 of the estimated one. Hugging Face
- * transformers needs 0.47 in F32 and 0.31 in BF16. tests/cli/test_diff.c prints such figures. In precision q8, 60 prompts
- * of 20 tokens were compared. In one of them, the two sides rounded a number to different neighbours; the difference that
- * followed was 0.87 of the bound. */
+ * On the tiny checkpoints, the engine needs at most 0.29 of the measured bound and 0.41 of the estimated one. Hugging
+ * Face transformers needs 0.47 in F32 and 0.31 in BF16. tests/cli/test_diff.c prints such figures. In precision q8, 60
+ * prompts of 20 tokens were compared. In one of them, the two sides rounded a number to different neighbours; the
+ * difference that followed was 0.87 of the bound. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
@@ -99,7 +103,8 @@ static const char *stats_key_of(const struct diff_series *s, char key[NAMING_ROO
 }
 
 /* key: of the spread; once: how much the terms for single roundings count. */
-static double bound(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser, const char *key, double once)
+static double bound(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser, const char *key,
+                    double once)
 {
     double f32 = diff_unit(DIFF_F32), u = diff_unit(b->arithmetic);
     const json_t *measured = json_object_get(b->spread, key);
@@ -184,7 +189,8 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
     snprintf(dir, sizeof dir, "%.300s/verbatim-diff-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(dir))
         return cli_fail(c, EXIT_OTHER, "%s: cannot be made: a model's values are written there first", dir);
-    int code = one_run(c, dir, ids, count, seed, scores, side); /* the file is mapped into memory, so it may be deleted */
+    int code = one_run(c, dir, ids, count, seed, scores, side); /* the file is mapped into memory, so it may be
+                                                                   deleted */
     rmdir(dir);
     side->has_steps = 0; /* its steps are not those of the other side */
     side->kind = c->reference ? "reference" : "engine";
@@ -198,7 +204,8 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
     if (side->followed & CHOICE_EXPERTS && code == EXIT_DONE)
         json_array_append_new(side->notes, json_sprintf("%s took the experts that the other side chose", c->model_dir));
     if (side->followed & CHOICE_KEPT && code == EXIT_DONE)
-        json_array_append_new(side->notes, json_sprintf("%s attended to the tokens that the other side kept", c->model_dir));
+        json_array_append_new(side->notes,
+                              json_sprintf("%s attended to the tokens that the other side kept", c->model_dir));
     return code;
 }
 

@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const verdict_name[] = {"not compared", "identical", "after a tie-flip", "rounding", "tie-flip", "biased", "structural"};
+const char *const verdict_name[] = {"not compared", "identical", "after a tie-flip", "rounding", "tie-flip", "biased",
+                                    "structural"};
 
-/* a choice that the sides made differently within the bound; or the first row with different tokens (layer is then -1) */
+/* a choice that the sides made differently within the bound; or the first row with different tokens (layer is then
+ * -1) */
 struct flip {
     int32_t sequence, index;
     int depth, layer;
@@ -80,13 +82,14 @@ void diff_structural(struct tap *t, const char *format, ...)
     t->verdict = STRUCTURAL;
 }
 
-static void mark(struct tap *t, struct diff_place *p, int *set, const struct diff_row *row, size_t column, double a, double b)
+static void mark(struct tap *t, struct diff_place *p, int *set, const struct diff_row *row, size_t column, double a,
+                 double b)
 {
     if (*set)
         return;
     *set = 1;
-    *p = (struct diff_place){row->sequence, row->index, row->token, column, a, b, diff_bits(t->dtype, a), diff_bits(t->dtype, b),
-                        t->dtype == DIFF_INTEGERS ? 0 : diff_ulps(t->dtype, a, b)};
+    *p = (struct diff_place){row->sequence, row->index, row->token, column, a, b, diff_bits(t->dtype, a),
+                             diff_bits(t->dtype, b), t->dtype == DIFF_INTEGERS ? 0 : diff_ulps(t->dtype, a, b)};
 }
 
 /* --- rows of numbers --- */
@@ -106,7 +109,8 @@ static void one_number(struct tap *t, struct sums *sums, const struct diff_row *
     if (!same)
         mark(t, &t->first, &t->differs, row, i, a, b);
     if (isfinite(a) != isfinite(b) || (!isfinite(a) && (isnan(a) != isnan(b) || (isinf(a) && a != b)))) {
-        diff_structural(t, "a number that is not finite on one side only: index %d, column %zu: A = %g, B = %g", row->index, i, a, b);
+        diff_structural(t, "a number that is not finite on one side only: index %d, column %zu: A = %g, B = %g",
+                        row->index, i, a, b);
         mark(t, &t->worst, &t->breaks, row, i, a, b);
         t->relative = INFINITY;
     } else if (isfinite(a)) {
@@ -144,8 +148,8 @@ static void row_of_numbers(struct diff_work *w, struct tap *t, struct sums *sums
     t->relative = fmax(t->relative, most > 0 ? most / largest : 0);
     for (size_t i = 0; i < n && w->bounds; i++)
         if (fabs(w->x[i] - w->y[i]) > t->bound * largest && isfinite(w->x[i]) && isfinite(w->y[i])) {
-            diff_structural(t, "index %d, column %zu is %.3g away, rounding explains %.3g", row->index, i, fabs(w->x[i] - w->y[i]),
-                       t->bound * largest);
+            diff_structural(t, "index %d, column %zu is %.3g away, rounding explains %.3g", row->index, i,
+                            fabs(w->x[i] - w->y[i]), t->bound * largest);
             mark(t, &t->worst, &t->breaks, row, i, w->x[i], w->y[i]);
         }
 }
@@ -167,7 +171,8 @@ static size_t best_of(const double *x, size_t n, double *margin)
     return best;
 }
 
-/* Returns the logarithm of the sum of exp(x). The result is NaN if some x is NaN, and not finite if x has no softmax. */
+/* Returns the logarithm of the sum of exp(x). The result is NaN if some x is NaN, and not finite if x has no
+ * softmax. */
 static double log_sum(const double *x, size_t n)
 {
     double most = -INFINITY, sum = 0;
@@ -179,8 +184,8 @@ static double log_sum(const double *x, size_t n)
 }
 
 /* Compares the best tokens of a row. `explained`: the largest margin that rounding explains. */
-static void best_tokens(struct diff_work *w, struct tap *t, const struct diff_row *row, size_t best_a, size_t best_b, double margin_a,
-                        double margin_b, double explained)
+static void best_tokens(struct diff_work *w, struct tap *t, const struct diff_row *row, size_t best_a, size_t best_b,
+                        double margin_a, double margin_b, double explained)
 {
     t->margin_a = fmin(isnan(t->margin_a) ? INFINITY : t->margin_a, margin_a);
     t->margin_b = fmin(isnan(t->margin_b) ? INFINITY : t->margin_b, margin_b);
@@ -190,7 +195,8 @@ static void best_tokens(struct diff_work *w, struct tap *t, const struct diff_ro
     t->flips++;
     w->explained |= t->a->depth < 0 && row->index + 1 == w->r->other_token && fmax(margin_a, margin_b) <= explained;
     if (t->verdict < TIE_FLIP) {
-        snprintf(t->why, sizeof t->why, "index %d: the best is %zu in A (by %.3g), %zu in B (by %.3g); rounding explains %.3g", row->index,
+        snprintf(t->why, sizeof t->why,
+                 "index %d: the best is %zu in A (by %.3g), %zu in B (by %.3g); rounding explains %.3g", row->index,
                  best_a, margin_a, best_b, margin_b, explained);
         t->verdict = TIE_FLIP;
     }
@@ -209,11 +215,13 @@ static void row_of_logits(struct diff_work *w, struct tap *t, const struct diff_
             kl += exp(w->x[i] - za) * ((w->x[i] - za) - (w->y[i] - zb));
     t->kl_mean += kl;
     t->kl_max = fmax(t->kl_max, kl);
-    best_tokens(w, t, row, best_a, best_b, margin_a, margin_b, 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b])));
+    best_tokens(w, t, row, best_a, best_b, margin_a, margin_b,
+                2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b])));
 }
 
 /* Of two rows of statistics, the divergence is not known. */
-static void best_of_stats(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct stats_row *x, const struct stats_row *y)
+static void best_of_stats(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct stats_row *x,
+                          const struct stats_row *y)
 {
     double bound = w->bounds ? bounds_of(w->bounds, t->a, t->dtype) : 0;
     if (x->has_top && y->has_top)
@@ -241,15 +249,17 @@ int diff_holds(const double *set, size_t k, double e)
     return 0;
 }
 
-/* Sets the values of experts outside of the chosen groups to -infinity. A dump may lack group scores; the other side has as many. */
-static void mask_groups(const struct diff_work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
-                        double *c, size_t E)
+/* Sets the values of experts outside of the chosen groups to -infinity. A dump may lack group scores; the other side
+ * has as many. */
+static void mask_groups(const struct diff_work *w, const struct diff_side *side, const struct diff_series *s,
+                        const struct diff_row *row, double *c, size_t E)
 {
     char name[NAMING_ROOM];
     size_t stem = (size_t)(strrchr(s->name, '.') - s->name), n;
     double *kept;
     snprintf(name, sizeof name, "%.*s.group_scores", (int)stem, s->name);
-    const struct diff_series *of_a = diff_find(w->a, name, s->depth), *scores = of_a ? of_a : diff_find(w->b, name, s->depth);
+    const struct diff_series *of_a = diff_find(w->a, name, s->depth),
+                             *scores = of_a ? of_a : diff_find(w->b, name, s->depth);
     if (!scores || !(n = scores->width) || E % n || !strcmp(s->name + stem, ".groups"))
         return;
     const struct diff_series *groups = diff_router_values(side, s, row, ".groups", &kept);
@@ -258,8 +268,10 @@ static void mask_groups(const struct diff_work *w, const struct diff_side *side,
     free(kept);
 }
 
-/* Finds the lowest and the highest value that only the sorted set `here` contains. Returns 0 if it contains an index without a value. */
-static int only_one_chose(const double *c, size_t count, const double *here, const double *there, size_t k, double *lowest, double *highest)
+/* Finds the lowest and the highest value that only the sorted set `here` contains. Returns 0 if it contains an index
+ * without a value. */
+static int only_one_chose(const double *c, size_t count, const double *here, const double *there, size_t k,
+                          double *lowest, double *highest)
 {
     int fits = 1;
     *lowest = INFINITY;
@@ -281,8 +293,9 @@ static int only_one_chose(const double *c, size_t count, const double *here, con
  * value and the largest value that was not chosen. *gap: the largest difference between a value that only this side
  * chose and a value that only the other side chose. *bound: how much rounding can change the difference of two values.
  * Returns 0 if the side does not have the values. */
-static int margin_of(struct diff_work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
-                     const double *here, const double *there, size_t k, double *margin, double *gap, double *bound)
+static int margin_of(struct diff_work *w, const struct diff_side *side, const struct diff_series *s,
+                     const struct diff_row *row, const double *here, const double *there, size_t k, double *margin,
+                     double *gap, double *bound)
 {
     double *c, least = INFINITY, next = -INFINITY, largest = 0;
     const struct diff_series *by = diff_candidates(side, s, row, &c);
@@ -293,7 +306,8 @@ static int margin_of(struct diff_work *w, const struct diff_side *side, const st
         largest = fmax(largest, isfinite(c[e]) ? fabs(c[e]) : 0);
     int fits = only_one_chose(c, by->width, here, there, k, &lowest[0], &highest[0]);
     int fits_too = only_one_chose(c, by->width, there, here, k, &lowest[1], &highest[1]);
-    *gap = !fits || (!fits_too && is_kept(s->name)) ? INFINITY : fmax(0, fmax(highest[0] - lowest[1], highest[1] - lowest[0]));
+    *gap = !fits || (!fits_too && is_kept(s->name)) ? INFINITY
+                                                    : fmax(0, fmax(highest[0] - lowest[1], highest[1] - lowest[0]));
     mask_groups(w, side, s, row, c, by->width);
     for (size_t e = 0, i = 0; e < by->width; e++) {
         while (i < k && here[i] < (double)e)
@@ -318,7 +332,8 @@ static double repeated(const double *set, size_t k)
     return i < k ? set[i] : -1;
 }
 
-static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t k)
+static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other,
+                           size_t k)
 {
     double margin[2] = {NAN, NAN}, gap[2] = {0, 0}, bound[2] = {0, 0}, *set[2] = {w->x, w->y};
     const struct diff_side *side[2] = {w->a, w->b};
@@ -356,11 +371,12 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
     } else if (w->bounds && !told[0] && !told[1]) {
         diff_structural(t, "index %d: another choice, and neither side has the values it was made by", row->index);
     } else if (w->bounds && !(widest <= allowed)) {
-        diff_structural(t, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index, widest, allowed);
+        diff_structural(t, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index, widest,
+                        allowed);
     } else {
         if (t->verdict != STRUCTURAL && t->verdict != TIE_FLIP)
-            snprintf(t->why, sizeof t->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index,
-                     widest, allowed);
+            snprintf(t->why, sizeof t->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g",
+                     row->index, widest, allowed);
         t->verdict = t->verdict == STRUCTURAL ? STRUCTURAL : TIE_FLIP;
         if (!((w->a->followed | w->b->followed) & diff_kind(t->a)))
             add_flip(w, t->a, row, t->a->layer);
@@ -370,7 +386,8 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
 }
 
 /* Compares the tokens that an indexer keeps. Places that are not used contain -1. */
-static void row_of_sets(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t n)
+static void row_of_sets(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other,
+                        size_t n)
 {
     size_t a = diff_squeeze(w->x, n), b = diff_squeeze(w->y, n);
     if (a == b) {
@@ -386,8 +403,8 @@ static void row_of_sets(struct diff_work *w, struct tap *t, const struct diff_ro
 
 /* Sorts the weights of a row by expert. A row has its weights in the order of its experts, which is not ascending in
  * all engines. */
-static void order_weights(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *x,
-                          double *room)
+static void order_weights(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
+                          double *x, double *room)
 {
     char name[NAMING_ROOM];
     size_t hint = 0, stem = (size_t)(strrchr(s->name, '.') - s->name);
@@ -425,7 +442,8 @@ static void row_of_stats(struct diff_work *w, struct tap *t, const struct diff_r
         best_of_stats(w, t, row, &x, &y);
 }
 
-static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row, const struct diff_row *other)
+static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row,
+                    const struct diff_row *other)
 {
     size_t n = t->a->width > t->b->width ? t->a->width : t->b->width;
     if (t->is_stats) {
@@ -436,7 +454,9 @@ static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const
     if (like && like->is_stats)
         diff_stats_move(t, row, other);
     for (size_t i = 0; i < n; i++) /* if one side stores fewer scores, the others are scores of masked tokens */
-        w->x[i] = w->y[i] = strstr(t->a->name, ".self_attn.probabilities.") ? 0 : t->dtype == DIFF_INTEGERS ? -1 : -INFINITY;
+        w->x[i] = w->y[i] = strstr(t->a->name, ".self_attn.probabilities.") ? 0
+                            : t->dtype == DIFF_INTEGERS ? -1
+                            : -INFINITY;
     diff_numbers(t->a, row, w->x);
     diff_numbers(t->b, other, w->y);
     if (cli_ends_with(t->a->name, ".mlp.gate.weights")) {
@@ -457,10 +477,11 @@ static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const
 }
 
 /* Compares a row that --steps leaves out, if later rows depend on it. */
-static void outside_row(struct diff_work *w, const struct tap *t, const struct diff_row *row, const struct diff_row *other)
+static void outside_row(struct diff_work *w, const struct tap *t, const struct diff_row *row,
+                        const struct diff_row *other)
 {
-    struct tap unseen = {.a = t->a, .b = t->b, .dtype = t->dtype, .bound = t->bound, .typical = t->typical, .is_choice = t->is_choice,
-                         .is_logits = t->is_logits};
+    struct tap unseen = {.a = t->a, .b = t->b, .dtype = t->dtype, .bound = t->bound, .typical = t->typical,
+                         .is_choice = t->is_choice, .is_logits = t->is_logits};
     struct sums sums = {0, 0, 0, 0};
     if ((t->is_choice || t->is_logits) && !is_after(w, t->a, row))
         one_row(w, &unseen, &sums, row, other);
@@ -481,8 +502,10 @@ static void all_rows(struct diff_work *w, struct tap *t, struct sums *sums)
             if (w->r->other_token < 0) {
                 w->r->other_token = row->index;
                 w->tokens = t->verdict == STRUCTURAL ? NULL : t;
-                diff_structural(t, "from index %d on the two read other tokens (%d and %d): compare a dump with MODEL, at its tokens",
-                           row->index, row->token, other->token);
+                diff_structural(t,
+                                "from index %d on the two read other tokens (%d and %d): compare a dump with MODEL, at "
+                                "its tokens",
+                                row->index, row->token, other->token);
                 mark(t, &t->worst, &t->breaks, row, 0, row->token, other->token);
                 mark(t, &t->first, &t->differs, row, 0, row->token, other->token);
             }
@@ -537,14 +560,18 @@ static void compare(struct diff_work *w, struct tap *t)
         diff_structural(t, "another shape: %s and %s", a->shape, b->shape);
         return;
     }
-    t->is_choice = cli_ends_with(a->name, ".mlp.gate.experts") || cli_ends_with(a->name, ".mlp.gate.groups") || is_kept(a->name);
-    t->is_logits = (cli_ends_with(a->name, "lm_head.output") || cli_ends_with(a->name, "shared_head.head.output")) && a->width &&
-                   t->dtype != DIFF_INTEGERS;
+    t->is_choice = cli_ends_with(a->name, ".mlp.gate.experts") || cli_ends_with(a->name, ".mlp.gate.groups") ||
+                   is_kept(a->name);
+    t->is_logits = (cli_ends_with(a->name, "lm_head.output") || cli_ends_with(a->name, "shared_head.head.output")) &&
+                   a->width && t->dtype != DIFF_INTEGERS;
     t->is_stats = a->is_stats || b->is_stats;
-    t->bound = !w->bounds || t->dtype == DIFF_INTEGERS ? 0 : t->is_stats ? bounds_of_stats(w->bounds, a, t->dtype) : bounds_of(w->bounds, a, t->dtype);
+    t->bound = !w->bounds || t->dtype == DIFF_INTEGERS ? 0
+               : t->is_stats ? bounds_of_stats(w->bounds, a, t->dtype)
+               : bounds_of(w->bounds, a, t->dtype);
     make_room(w, a->width > b->width ? a->width : b->width);
     if (w->bounds && !w->bounds->runs && t->dtype != DIFF_INTEGERS) /* of the estimate: bound.c */
-        t->typical = t->is_stats ? fmin(diff_stats_typical(a), diff_stats_typical(b)) : fmin(typical_row(w, a), typical_row(w, b));
+        t->typical = t->is_stats ? fmin(diff_stats_typical(a), diff_stats_typical(b))
+                                 : fmin(typical_row(w, a), typical_row(w, b));
     all_rows(w, t, &s);
     t->nmse = s.dd > 0 ? s.dd / s.bb : 0;
     t->cosine = s.aa > 0 && s.bb > 0 ? s.ab / sqrt(s.aa) / sqrt(s.bb) : s.aa == s.bb;
@@ -553,16 +580,19 @@ static void compare(struct diff_work *w, struct tap *t)
     judge(t);
 }
 
-void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds)
+void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b,
+                  const struct bounds *bounds)
 {
     struct diff_work w = {.a = a, .b = b, .bounds = bounds, .r = r};
-    *r = (struct comparison){.verdict = NOT_COMPARED, .other_token = -1, .taps = cli_must(calloc(a->count + 1, sizeof *r->taps))};
+    *r = (struct comparison){.verdict = NOT_COMPARED, .other_token = -1,
+                             .taps = cli_must(calloc(a->count + 1, sizeof *r->taps))};
     for (size_t i = 0; i < a->count; i++)
         if (a->series[i].depth < 0 && a->series[i].layer > w.last_layer)
             w.last_layer = a->series[i].layer;
     for (size_t i = 0; i < a->count; i++) {
         const struct diff_series *other = diff_find(b, a->series[i].name, a->series[i].depth);
-        if (!other || cli_ends_with(a->series[i].name, ".indexer.margin")) /* the difference of two scores, often 0: its distance says nothing */
+        if (!other || cli_ends_with(a->series[i].name, ".indexer.margin")) /* the difference of two scores, often 0: its
+                                                                              distance says nothing */
             continue;
         struct tap *t = &r->taps[r->count++];
         t->a = &a->series[i];

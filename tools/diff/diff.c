@@ -62,11 +62,13 @@ static int check_tokens(struct sides *s, const struct cli *model)
     /* the wrong tokens come from the command line or from the dump */
     enum exit_code wrong = s->c->tokens ? EXIT_USAGE : EXIT_OTHER;
     if (!s->count)
-        return cli_fail(s->c, EXIT_USAGE, "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
+        return cli_fail(s->c, EXIT_USAGE,
+                        "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
                         model->model_dir);
     for (size_t i = 0; i < s->count; i++)
         if (s->ids[i] < 0 || s->ids[i] >= vb_vocab_size(model->model))
-            return cli_fail(s->c, wrong, "token %zu is %d, outside the vocabulary of %d", i, s->ids[i], vb_vocab_size(model->model));
+            return cli_fail(s->c, wrong, "token %zu is %d, outside the vocabulary of %d", i, s->ids[i],
+                            vb_vocab_size(model->model));
     if ((long long)s->count > vb_max_positions(model->model))
         return cli_fail(s->c, wrong, "there are %zu tokens, max_position_embeddings is %d", s->count,
                         (int)vb_max_positions(model->model));
@@ -126,9 +128,9 @@ static int ranks_of(const struct sides *s, int i)
     return s->c->ranks > 0 ? (int)s->c->ranks : s->side[i].rank_count > 0 ? (int)s->side[i].rank_count : 1;
 }
 
-/* Judges the operators alone, and measures the bound with the model, if there is one and its tokens are known. If a side computes in BF16 or F16
- * throughout, the bound is scaled from half an ulp of f32 to the unit roundoff of that arithmetic. The measured
- * reference must then not round or quantize anything itself (precision f32; see bound.c). */
+/* Judges the operators alone, and measures the bound with the model, if there is one and its tokens are known. If a
+ * side computes in BF16 or F16 throughout, the bound is scaled from half an ulp of f32 to the unit roundoff of that
+ * arithmetic. The measured reference must then not round or quantize anything itself (precision f32; see bound.c). */
 static int measure(struct sides *s)
 {
     if (s->c->local && s->c->runs == 0)
@@ -137,7 +139,8 @@ static int measure(struct sides *s)
     int which = s->is_model[1] ? 1 : 0, runs = s->c->runs >= 0 ? (int)s->c->runs : 8;
     const char *dir = s->c->model_of_bound ? s->c->model_of_bound : s->is_model[which] ? s->path[which] : NULL;
     if (!dir && (s->c->runs > 0 || s->c->local))
-        return cli_fail(s->c, EXIT_USAGE, "%s wants a model: A or B, or --model DIR", s->c->local ? "--local" : "--runs");
+        return cli_fail(s->c, EXIT_USAGE, "%s wants a model: A or B, or --model DIR",
+                        s->c->local ? "--local" : "--runs");
     if (s->c->local && !judges(s, 0) && !judges(s, 1))
         return cli_fail(s->c, EXIT_USAGE, "--local wants the numbers of a dump, and there are only statistics");
     if (!dir || !runs)
@@ -156,7 +159,8 @@ static int measure(struct sides *s)
             s->has_local[i] = 1;
         }
     if (code == EXIT_DONE && !s->c->local)
-        code = bounds_measure(&model, &s->bounds, runs, s->ids, s->count, wants_scores(&s->side[0]) && wants_scores(&s->side[1]));
+        code = bounds_measure(&model, &s->bounds, runs, s->ids, s->count,
+                              wants_scores(&s->side[0]) && wants_scores(&s->side[1]));
     cli_close(&model);
     return code;
 }
@@ -192,7 +196,8 @@ static int read_all(struct sides *s)
         if (!s->is_model[i])
             code = read_dump(s, i, layers);
     for (int i = 0; i < 2 && code == EXIT_DONE; i++)
-        if (!s->is_model[i] && !s->side[i].has_manifest && s->side[!i].has_manifest && s->side[i].layers != s->side[!i].layers) {
+        if (!s->is_model[i] && !s->side[i].has_manifest && s->side[!i].has_manifest &&
+            s->side[i].layers != s->side[!i].layers) {
             layers = s->side[!i].layers;
             diff_close(&s->side[i]);
             code = read_dump(s, i, layers);
@@ -223,7 +228,8 @@ static int check_common(struct sides *s, const struct comparison *r)
     for (int i = 0; i < 2; i++) {
         const json_t *note = json_array_get(s->side[i].notes, 0);
         if (!s->side[i].count && note)
-            return cli_fail(s->c, EXIT_OTHER, "%s: there is nothing to compare: %.300s", s->path[i], json_string_value(note));
+            return cli_fail(s->c, EXIT_OTHER, "%s: there is nothing to compare: %.300s", s->path[i],
+                            json_string_value(note));
         name[i] = s->side[i].count ? s->side[i].series[0].name : "nothing";
     }
     return cli_fail(s->c, EXIT_OTHER,
@@ -247,7 +253,8 @@ static void look_over(struct sides *s)
         }
 }
 
-/* Joins the ranks of each side, aligns the rows and names of both sides, and collects what the bound needs. Reports errors. */
+/* Joins the ranks of each side, aligns the rows and names of both sides, and collects what the bound needs. Reports
+ * errors. */
 static int join(struct sides *s)
 {
     int code = diff_select_rows(s->c, &s->side[0], &s->side[1]);
@@ -260,8 +267,11 @@ static int join(struct sides *s)
         diff_note_finite(&s->side[i], &s->side[!i], s->bounds.arithmetic);
         if (s->side[i].is_stats) {
             s->bounds.like = &s->side[i];
-            json_array_append_new(s->side[i].notes, json_sprintf("%s has statistics of rows: it is not known which numbers of a row differ, and by "
-                                                                 "how many ULPs; its operators are not judged", s->path[i]));
+            json_array_append_new(s->side[i].notes, json_sprintf("%s has statistics of rows: it is not known which "
+                                                                 "numbers of a row differ, and by "
+                                                                 "how many ULPs; its operators are not "
+                                                                 "judged",
+                                                                 s->path[i]));
         }
     }
     s->bounds.layers = s->side[0].layers > 0 ? s->side[0].layers : s->side[1].layers;
@@ -275,13 +285,17 @@ static int join(struct sides *s)
 
 static struct diff_told told_of(const struct sides *s, const struct comparison *r)
 {
-    struct diff_told told = {.c = s->c, .a = &s->side[0], .b = &s->side[1], .r = r, .bounds = &s->bounds, .tokens = s->count, .chain = !s->c->local,
-                             .verdict = r->verdict};
+    struct diff_told told = {.c = s->c, .a = &s->side[0], .b = &s->side[1], .r = r, .bounds = &s->bounds,
+                             .tokens = s->count, .chain = !s->c->local, .verdict = r->verdict};
     for (int i = 0; i < 2; i++)
         if (s->has_local[i]) {
             told.local[i] = &s->local[i];
-            enum diff_verdict alone = s->local[i].wrong ? STRUCTURAL : s->local[i].biased ? BIASED : s->local[i].judged ? ROUNDING : NOT_COMPARED;
-            told.verdict = alone > ROUNDING || !told.chain ? (alone > told.verdict ? alone : told.verdict) : told.verdict;
+            enum diff_verdict alone = s->local[i].wrong ? STRUCTURAL
+                                      : s->local[i].biased ? BIASED
+                                      : s->local[i].judged ? ROUNDING
+                                      : NOT_COMPARED;
+            told.verdict = alone > ROUNDING || !told.chain ? (alone > told.verdict ? alone : told.verdict)
+                                                           : told.verdict;
         }
     return told;
 }
@@ -295,8 +309,11 @@ static int compare(struct sides *s)
         bias_judge(&r, &s->bounds);
         diff_select(s->c, &r);
         if (r.structural && !r.structural->is_stats)
-            diff_explain(r.structural, &s->side[0], &s->side[1], s->is_model[1] ? s->path[1] : s->is_model[0] ? s->path[0]
-                         : s->c->model_of_bound, r.where, r.looks_like);
+            diff_explain(r.structural, &s->side[0], &s->side[1],
+                         s->is_model[1] ? s->path[1]
+                         : s->is_model[0] ? s->path[0]
+                         : s->c->model_of_bound,
+                         r.where, r.looks_like);
         if (r.biased && !r.biased->is_stats)
             diff_explain_bias(r.biased, &s->side[0], &s->side[1], r.biased_where);
         diff_settle_ties(&r, diff_ties(s->c));
@@ -312,8 +329,8 @@ static int compare(struct sides *s)
             written = cli_print_json(json_incref(all));
         else if (written == EXIT_DONE)
             diff_print(&told, s->c->all, missing);
-        int differs = told.verdict > ROUNDING || told.verdict == NOT_COMPARED || (told.verdict == ROUNDING && s->c->bits) ||
-                      json_array_size(missing);
+        int differs = told.verdict > ROUNDING || told.verdict == NOT_COMPARED ||
+                      (told.verdict == ROUNDING && s->c->bits) || json_array_size(missing);
         code = written != EXIT_DONE ? written : differs ? EXIT_DIFFERENCE : EXIT_DONE;
         json_decref(missing);
         json_decref(all);
@@ -358,13 +375,17 @@ static int run(struct cli *c)
     if (diff_is_gradients(c))
         return diff_gradients(c);
     s.bounds.arithmetic_given = arithmetic != NULL;
-    s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32 : !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_BF16;
+    s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32
+                          : !strcmp(arithmetic, "f16") ? DIFF_F16
+                          : DIFF_BF16;
     for (int i = 0; i < 2; i++)
         s.is_model[i] = has_config(s.path[i]);
-    int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision || c->cache_type || c->reference ||
-                                                        c->session.prefill_chunk || c->context > 0;
+    int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision ||
+                                                          c->cache_type || c->reference || c->session.prefill_chunk ||
+                                                          c->context > 0;
     if (!models && (compute || (!c->model_of_bound && (c->as || c->convention))))
-        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --convention and the like are for a MODEL, and A and B are both dumps");
+        return cli_fail(c, EXIT_USAGE,
+                        "--reference, --isa, --convention and the like are for a MODEL, and A and B are both dumps");
     if (models == 2 && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "A and B are both models: --tokens IDS is missing");
     if (c->model_of_bound && !has_config(c->model_of_bound))
@@ -396,13 +417,17 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--tokens", "Use these token ids (5,6,7 or @FILE) instead of those in the manifest. This option is needed if no manifest contains "
+    {"--tokens", "Use these token ids (5,6,7 or @FILE) instead of those in the manifest. This option is needed if no "
+                 "manifest contains "
                  "token ids."},
-    {"--taps", "Compare and judge only values whose names match one of these patterns. The option may be given several times."},
-    {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm. Or a FILE that "
+    {"--taps",
+     "Compare and judge only values whose names match one of these patterns. The option may be given several times."},
+    {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang "
+                "or vllm. Or a FILE that "
                 "maps names: see docs/ORACLE.md."},
     {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
-    {"--json", "Print an object with the keys verdict, first, first_structural, first_biased, taps, local_a, local_b (operators alone), "
+    {"--json", "Print an object with the keys verdict, first, first_structural, first_biased, taps, local_a, local_b "
+               "(operators alone), "
                "only_in_a, only_in_b, notes and others."},
     {NULL, NULL}};
 
@@ -410,37 +435,53 @@ const struct command command_diff = {
     "diff", "compare two dumps, or a dump with a model, and name the first difference",
     "A B [OPTIONS]",
     "A and B are dumps or models. A dump is a .safetensors file of Verbatim or another engine, a directory with\n"
-    "dump.safetensors, a directory with a file for each rank, or a file of statistics that `dump --stats` has written. If one\n"
-    "side is a model, it is run on the tokens of the other side. So a token that the two sides chose differently does not change\n"
-    "all later values. If A and B are both models, A runs in the engine with default options, and B runs with the options below.\n"
+    "dump.safetensors, a directory with a file for each rank, or a file of statistics that `dump --stats` has written. "
+    "If one\n"
+    "side is a model, it is run on the tokens of the other side. So a token that the two sides chose differently does "
+    "not change\n"
+    "all later values. If A and B are both models, A runs in the engine with default options, and B runs with the "
+    "options below.\n"
     "With --reference, A also runs with --precision and --cache-type.\n"
     "\n"
-    "For each value, the table shows how many numbers have equal bits, the largest distance in ULPs, and the largest absolute\n"
-    "distance. It also shows the relative distance, the bound for the relative distance, the NMSE (normalised mean square error)\n"
-    "and the cosine. The relative distance is the largest distance in a row of the tensor, divided by the largest number of this\n"
+    "For each value, the table shows how many numbers have equal bits, the largest distance in ULPs, and the largest "
+    "absolute\n"
+    "distance. It also shows the relative distance, the bound for the relative distance, the NMSE (normalised mean "
+    "square error)\n"
+    "and the cosine. The relative distance is the largest distance in a row of the tensor, divided by the largest "
+    "number of this\n"
     "row. If A and B have different dtypes, the numbers are first rounded to the less precise dtype.\n"
     "Each value gets one of six verdicts.\n"
     "  `identical`            All bits are equal.\n"
     "  `rounding`             In every row, the relative distance is at most the bound.\n"
-    "  `tie-flip`             Another expert, another token of sparse attention or another best token was chosen, and rounding can\n"
+    "  `tie-flip`             Another expert, another token of sparse attention or another best token was chosen, and "
+    "rounding can\n"
     "                         explain it.\n"
-    "  `after a tie-flip`     All rows that differ were computed from the results of a tie-flip. These rows are not judged.\n"
-    "  `biased`               Every row is within the bound, but A is larger or smaller by a factor that rounding cannot explain.\n"
+    "  `after a tie-flip`     All rows that differ were computed from the results of a tie-flip. These rows are not "
+    "judged.\n"
+    "  `biased`               Every row is within the bound, but A is larger or smaller by a factor that rounding "
+    "cannot explain.\n"
     "  `structural`           Any other difference.\n"
     "\n"
-    "If a model is given, each operator is also judged alone: the reference computes it from the dump's own inputs, in double\n"
-    "precision. Wrong and biased operators are listed in the order of computation. If the dump lacks an input, it is computed from\n"
+    "If a model is given, each operator is also judged alone: the reference computes it from the dump's own inputs, in "
+    "double\n"
+    "precision. Wrong and biased operators are listed in the order of computation. If the dump lacks an input, it is "
+    "computed from\n"
     "earlier values. With --local, only this is done.\n"
     "\n"
-    "For the first structural difference, diff says which rows, heads, columns or experts differ. It also tries common mistakes:\n"
-    "a factor, shifted rows or positions, RoPE in halves instead of pairs, heads or experts in another order, a transposed matrix,\n"
+    "For the first structural difference, diff says which rows, heads, columns or experts differ. It also tries common "
+    "mistakes:\n"
+    "a factor, shifted rows or positions, RoPE in halves instead of pairs, heads or experts in another order, a "
+    "transposed matrix,\n"
     "another expert, a missing shard.\n"
     "\n"
-    "The exit code is 0 if all values are identical or differ by rounding and no operator is wrong, and 3 otherwise. The options\n"
+    "The exit code is 0 if all values are identical or differ by rounding and no operator is wrong, and 3 otherwise. "
+    "The options\n"
     "--bits, --ties, --follow-choices and --require change this.\n"
     "\n"
-    "If A or B is a file of gradients (dump --gradients), the gradients are compared. A MODEL then always runs the reference.\n"
+    "If A or B is a file of gradients (dump --gradients), the gradients are compared. A MODEL then always runs the "
+    "reference.\n"
     "\n"
-    "If A and B end in .jsonl or .json, they are files of log-probabilities, which `score`, SGLang, vLLM or another program has\n"
+    "If A and B end in .jsonl or .json, they are files of log-probabilities, which `score`, SGLang, vLLM or another "
+    "program has\n"
     "written. The verdicts on tokens are then identical, rounding, tie, other route and structural.\n",
     TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run, notes, 0, NULL};

@@ -72,8 +72,8 @@ static void ranges(char *text, const char *what, const unsigned char *off, size_
     say(text, " of %zu", n);
 }
 
-void explain_parts(char text[EXPLAIN_ROOM], const unsigned char *row, const int32_t *index, size_t rows, unsigned char *column, size_t width,
-                   size_t block, const char *block_name)
+void explain_parts(char text[EXPLAIN_ROOM], const unsigned char *row, const int32_t *index, size_t rows,
+                   unsigned char *column, size_t width, size_t block, const char *block_name)
 {
     size_t blocks = block && width % block == 0 ? width / block : 0, parts = blocks > 1 ? blocks : width, off = 0;
     *text = '\0';
@@ -177,7 +177,8 @@ static int is_neighbour(const struct explain_rows *e, size_t r, int by)
     return other < e->rows && e->index[other] == e->index[r] + by;
 }
 
-/* Whether most of the rows that are off have a neighbour in this direction. The others are taken out of the comparison. */
+/* Whether most of the rows that are off have a neighbour in this direction. The others are taken out of the
+ * comparison. */
 static int have_neighbours(struct attempt *t, int by)
 {
     const struct explain_rows *e = t->e;
@@ -212,7 +213,8 @@ static void try_columns(struct attempt *t)
             continue;
         for (size_t i = 0; i < e->rows * e->width; i++)
             t->h[i] = e->b[i - i % e->width + (i % e->width + by[k]) % e->width];
-        offer(t, "the columns are shifted: column i of A is column i%+ld of B", 2 * by[k] > e->width ? (long)by[k] - (long)e->width : (long)by[k]);
+        offer(t, "the columns are shifted: column i of A is column i%+ld of B",
+              2 * by[k] > e->width ? (long)by[k] - (long)e->width : (long)by[k]);
     }
 }
 
@@ -268,8 +270,8 @@ static void turn(double out[2], const double in[2], struct turn by)
     out[1] = by.s * in[0] + by.c * in[1];
 }
 
-/* The angle of each pair is that between before_b and b. With it, turns the numbers p and p + rope / 2 of before_a. paired: A is a
- * dump that stores halves, whose numbers were brought into pairs before the comparison. */
+/* The angle of each pair is that between before_b and b. With it, turns the numbers p and p + rope / 2 of before_a.
+ * paired: A is a dump that stores halves, whose numbers were brought into pairs before the comparison. */
 static void try_turning_halves(struct attempt *t, int paired)
 {
     const struct explain_rows *e = t->e;
@@ -340,11 +342,12 @@ static void try_blocks(struct attempt *t)
         from[i] = nearest_block(t, i, blocks);
     for (size_t i = 0; i < blocks; i++)
         for (size_t r = 0; r < e->rows; r++)
-            memcpy(t->h + r * e->width + i * e->block, e->b + r * e->width + from[i] * e->block, e->block * sizeof *t->h);
+            memcpy(t->h + r * e->width + i * e->block, e->b + r * e->width + from[i] * e->block,
+                   e->block * sizeof *t->h);
     for (size_t i = 0; i < blocks; i++)
         if (from[i] != i && told++ < 4)
-            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s %zu of A is %s %zu of B", told > 1 ? ", " : "",
-                     e->block_name, i, e->block_name, from[i]);
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s %zu of A is %s %zu of B",
+                     told > 1 ? ", " : "", e->block_name, i, e->block_name, from[i]);
     if (told)
         offer(t, "the %ss are in another order: %s%s", e->block_name, list, told > 4 ? ", ..." : "");
 }
@@ -360,8 +363,10 @@ static void try_transposed(struct attempt *t)
         for (size_t k = 0; k < m->inputs; k++)
             for (size_t i = 0; i < e->width; i++)
                 t->h[r * e->width + i] += m->weights[k * e->width + i] * m->x[r * m->inputs + k];
-    offer(t, m->inputs == e->width ? "the matrix is transposed"
-                                   : "the matrix is transposed: its numbers are read as [%zu, %zu]", m->inputs, e->width);
+    offer(t,
+          m->inputs == e->width ? "the matrix is transposed"
+                                : "the matrix is transposed: its numbers are read as [%zu, %zu]",
+          m->inputs, e->width);
 }
 
 /* Adds `times` the part of W x that the inputs [first, end) make. */
@@ -383,17 +388,20 @@ static void try_shards(struct attempt *t)
         memset(t->h, 0, e->rows * e->width * sizeof *t->h);
         for (size_t k = 0; k < e->rows * e->width; k++)
             for (size_t i = 0; i < inputs; i++)
-                t->h[k] += e->matrix->weights[k % e->width * inputs + i] * e->matrix->x[k / e->width * inputs + (i + inputs / 2) % inputs];
+                t->h[k] += e->matrix->weights[k % e->width * inputs + i] *
+                           e->matrix->x[k / e->width * inputs + (i + inputs / 2) % inputs];
         offer(t, "the two halves of the input are swapped");
     }
     for (size_t n = 2; n <= MOST_SHARDS; n++)
         for (size_t k = 0; k < n && inputs % n == 0; k++) {
             start(t);
             add_part(t, k * inputs / n, (k + 1) * inputs / n, -1);
-            offer(t, "shard %zu of %zu is missing: the inputs %zu to %zu", k, n, k * inputs / n, (k + 1) * inputs / n - 1);
+            offer(t, "shard %zu of %zu is missing: the inputs %zu to %zu", k, n, k * inputs / n,
+                  (k + 1) * inputs / n - 1);
             start(t);
             add_part(t, k * inputs / n, (k + 1) * inputs / n, 1);
-            offer(t, "shard %zu of %zu is added twice: the inputs %zu to %zu", k, n, k * inputs / n, (k + 1) * inputs / n - 1);
+            offer(t, "shard %zu of %zu is added twice: the inputs %zu to %zu", k, n, k * inputs / n,
+                  (k + 1) * inputs / n - 1);
         }
 }
 

@@ -1,5 +1,5 @@
-/* tools/diff/explain_tap.c -- collects what explain.c needs for one tap of a comparison: its rows, its heads, the vectors before
- * RoPE, and the input and the matrix of a linear layer. */
+/* tools/diff/explain_tap.c -- collects what explain.c needs for one tap of a comparison: its rows, its heads, the
+ * vectors before RoPE, and the input and the matrix of a linear layer. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,8 @@ static double *rows_of(const struct tap *t, const struct diff_series *s)
     return x;
 }
 
-/* A value of the same layer or, if `name` has no leading dot, of the whole model. A's own rows are taken if it has them. */
+/* A value of the same layer or, if `name` has no leading dot, of the whole model. A's own rows are taken if it has
+ * them. */
 static double *input_rows(const struct tap_rows *r, const char *name, size_t *width)
 {
     char full[NAMING_ROOM];
@@ -99,7 +100,8 @@ static void find_heads(struct tap_rows *r)
 /* The vectors of one side before RoPE: the last columns of each head of q, or of kv_a. */
 static double *before_rope(const struct tap_rows *r, const struct diff_side *side)
 {
-    static const char *const of_q[] = {".self_attn.q_b_proj.output", ".self_attn.q_proj.output"}, *kv = ".self_attn.kv_a_proj_with_mqa.output";
+    static const char *const of_q[] = {".self_attn.q_b_proj.output", ".self_attn.q_proj.output"},
+                             *kv = ".self_attn.kv_a_proj_with_mqa.output";
     int is_k = cli_ends_with(r->t->a->name, ".k_rope");
     const struct diff_series *s = NULL;
     char full[NAMING_ROOM];
@@ -219,8 +221,8 @@ static const double *other_expert(void *context, size_t i, char name[EXPLAIN_NAM
 static void find_experts(struct tap_rows *r)
 {
     size_t width = 0;
-    if (!strstr(r->t->a->name, ".mlp.experts.") || !(r->x = input_rows(r, ".post_attention_layernorm.output", &width)) ||
-        width != r->e.width)
+    if (!strstr(r->t->a->name, ".mlp.experts.") ||
+        !(r->x = input_rows(r, ".post_attention_layernorm.output", &width)) || width != r->e.width)
         return;
     r->candidate = cli_must(malloc((r->e.rows * r->e.width + 1) * sizeof *r->candidate));
     r->e.candidate = other_expert;
@@ -329,7 +331,8 @@ static void list_biased(const struct tap_rows *r, char where[EXPLAIN_ROOM])
     free(part_off);
 }
 
-void diff_explain_bias(const struct tap *t, const struct diff_side *a, const struct diff_side *b, char where[EXPLAIN_ROOM])
+void diff_explain_bias(const struct tap *t, const struct diff_side *a, const struct diff_side *b,
+                       char where[EXPLAIN_ROOM])
 {
     struct tap_rows r = {.t = t, .a = a, .b = b, .e = {.rows = t->bias.count, .width = t->a->width}};
     *where = '\0';

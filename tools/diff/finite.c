@@ -1,5 +1,5 @@
-/* tools/diff/finite.c -- says where the first NaN or infinity of a side is, and its first number that is too large for the dtype in which
- * a side computes or stores it. All values behind it are usually wrong too. */
+/* tools/diff/finite.c -- says where the first NaN or infinity of a side is, and its first number that is too large for
+ * the dtype in which a side computes or stores it. All values behind it are usually wrong too. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,11 +22,12 @@ static const double largest[] = {0x1.fep127, 65504, FLT_MAX}; /* of the dtypes *
 /* Values in which -infinity stands for what cannot be chosen, or is not attended to. */
 static int has_masks(const char *name)
 {
-    return strstr(name, ".mlp.gate.choice") || strstr(name, ".mlp.gate.group_scores") || strstr(name, ".self_attn.scores.") ||
-           strstr(name, ".indexer.scores");
+    return strstr(name, ".mlp.gate.choice") || strstr(name, ".mlp.gate.group_scores") ||
+           strstr(name, ".self_attn.scores.") || strstr(name, ".indexer.scores");
 }
 
-/* The dtype with the smallest range in which a side computes or stores the value. DIFF_F64: none has a smaller range than the numbers. */
+/* The dtype with the smallest range in which a side computes or stores the value. DIFF_F64: none has a smaller range
+ * than the numbers. */
 static enum diff_dtype narrowest(const struct diff_series *s, const struct diff_side *other, enum diff_dtype arithmetic)
 {
     const struct diff_series *o = diff_find(other, s->name, s->depth);
@@ -37,7 +38,8 @@ static enum diff_dtype narrowest(const struct diff_series *s, const struct diff_
     return found;
 }
 
-/* The numbers of a row; of statistics, the smallest and the largest, and what they have of other numbers. Returns how many there are. */
+/* The numbers of a row; of statistics, the smallest and the largest, and what they have of other numbers. Returns how
+ * many there are. */
 static size_t numbers(const struct diff_series *s, const struct diff_row *row, double *x)
 {
     diff_numbers(s, row, x);
@@ -54,7 +56,8 @@ static size_t numbers(const struct diff_series *s, const struct diff_row *row, d
     return n;
 }
 
-static void look(struct finding *bad, struct finding *large, const struct diff_series *s, enum diff_dtype dtype, double *x)
+static void look(struct finding *bad, struct finding *large, const struct diff_series *s, enum diff_dtype dtype,
+                 double *x)
 {
     int found = 0, exceeds = 0, masks = has_masks(s->name);
     for (size_t k = 0; k < s->count && (!found || !exceeds); k++) {
@@ -80,8 +83,9 @@ static void add_note(struct diff_side *side, const char *what, const struct find
     char column[32] = "";
     if (f->column != DIFF_NO_COLUMN)
         snprintf(column, sizeof column, ", column %zu", f->column);
-    json_array_append_new(side->notes, json_sprintf("%s: the first number that is %s in %s, index %d%s%s; %zu taps have such numbers", side->path,
-                                                    what, f->series->name, f->index, column, why, f->taps));
+    json_array_append_new(side->notes, json_sprintf("%s: the first number that is %s in %s, index %d%s%s; %zu taps "
+                                                    "have such numbers",
+                                                    side->path, what, f->series->name, f->index, column, why, f->taps));
 }
 
 void diff_note_finite(struct diff_side *side, const struct diff_side *other, enum diff_dtype arithmetic)
@@ -96,11 +100,16 @@ void diff_note_finite(struct diff_side *side, const struct diff_side *other, enu
         free(x);
     }
     if (bad.series) {
-        snprintf(what, sizeof what, "not finite is %s", isnan(bad.x) ? "NaN" : bad.series->is_stats || bad.x > 0 ? "infinity" : "-infinity");
-        add_note(side, what, &bad, isinf(bad.x) && bad.series->dtype == DIFF_F16 ? " (the largest number of F16 is 65504)" : "");
+        snprintf(what, sizeof what, "not finite is %s",
+                 isnan(bad.x) ? "NaN"
+                 : bad.series->is_stats || bad.x > 0 ? "infinity"
+                 : "-infinity");
+        add_note(side, what, &bad,
+                 isinf(bad.x) && bad.series->dtype == DIFF_F16 ? " (the largest number of F16 is 65504)" : "");
     }
     if (large.series) {
-        snprintf(what, sizeof what, "an overflow of %s (at least %.6g) is %.9g", dtype_name[large.dtype], largest[large.dtype], large.x);
+        snprintf(what, sizeof what, "an overflow of %s (at least %.6g) is %.9g", dtype_name[large.dtype],
+                 largest[large.dtype], large.x);
         add_note(side, what, &large, "");
     }
 }

@@ -1,5 +1,5 @@
-/* tools/diff/follow.c -- `diff --follow-choices`: a model takes the experts that the other side chose, and attends to the tokens
- * that the other side kept. See diff.h. */
+/* tools/diff/follow.c -- `diff --follow-choices`: a model takes the experts that the other side chose, and attends to
+ * the tokens that the other side kept. See diff.h. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
@@ -8,8 +8,10 @@
 
 /* --- the choices of the other side, as forced routes --- */
 
-/* Copies the experts of one row in ascending order. Leaves -1 if they are no choice of `top_k` different experts of E. */
-static int take_row(int32_t *to, const struct diff_series *s, const struct diff_row *row, int32_t top_k, size_t E, double *x)
+/* Copies the experts of one row in ascending order. Leaves -1 if they are no choice of `top_k` different experts of
+ * E. */
+static int take_row(int32_t *to, const struct diff_series *s, const struct diff_row *row, int32_t top_k, size_t E,
+                    double *x)
 {
     diff_numbers(s, row, x);
     qsort(x, (size_t)top_k, sizeof *x, diff_by_number);
@@ -21,7 +23,8 @@ static int take_row(int32_t *to, const struct diff_series *s, const struct diff_
     return 1;
 }
 
-size_t diff_routes(const struct diff_side *side, const struct diff_side *computed, const vb_routes *model, int modules, size_t tokens, vb_routes *out, int32_t **experts)
+size_t diff_routes(const struct diff_side *side, const struct diff_side *computed, const vb_routes *model, int modules,
+                   size_t tokens, vb_routes *out, int32_t **experts)
 {
     size_t layers = (size_t)(model->layers + modules), top_k = (size_t)model->top_k, rows = 0, row = layers * top_k;
     char name[NAMING_ROOM];
@@ -37,8 +40,8 @@ size_t diff_routes(const struct diff_side *side, const struct diff_side *compute
         logits = diff_find(computed, name, depth);
         for (size_t i = 0; s && logits && s->width == top_k && top_k && i < s->count; i++)
             if (s->rows[i].sequence == 0 && s->rows[i].index >= 0 && (size_t)s->rows[i].index < tokens)
-                rows += (size_t)take_row(*experts + (size_t)s->rows[i].index * row + l * top_k, s, &s->rows[i], model->top_k,
-                                         logits->width, x);
+                rows += (size_t)take_row(*experts + (size_t)s->rows[i].index * row + l * top_k, s, &s->rows[i],
+                                         model->top_k, logits->width, x);
     }
     free(x);
     if (!rows)
@@ -70,7 +73,8 @@ static int take_set(int32_t *to, double *set, size_t n, size_t topk, size_t seen
     return 1;
 }
 
-size_t diff_kept(const struct diff_side *side, const vb_routes *model, int modules, int phantom, size_t tokens, vb_routes *out, int32_t **kept)
+size_t diff_kept(const struct diff_side *side, const vb_routes *model, int modules, int phantom, size_t tokens,
+                 vb_routes *out, int32_t **kept)
 {
     size_t layers = (size_t)(model->layers + modules), topk = (size_t)model->index_topk, rows = 0, row = layers * topk;
     char name[NAMING_ROOM];
@@ -97,8 +101,8 @@ size_t diff_kept(const struct diff_side *side, const vb_routes *model, int modul
 
 /* --- the choice that the model would have made itself --- */
 
-const struct diff_series *diff_router_values(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
-                                             const char *what, double **x)
+const struct diff_series *diff_router_values(const struct diff_side *side, const struct diff_series *s,
+                                             const struct diff_row *row, const char *what, double **x)
 {
     char name[NAMING_ROOM];
     size_t hint = 0;
@@ -114,7 +118,8 @@ const struct diff_series *diff_router_values(const struct diff_side *side, const
     return found;
 }
 
-const struct diff_series *diff_candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double **x)
+const struct diff_series *diff_candidates(const struct diff_side *side, const struct diff_series *s,
+                                          const struct diff_row *row, double **x)
 {
     static const char *const by[][2] = {{".experts", ".choice"}, {".experts", ".scores"}, {".experts", ".output"},
                                         {".groups", ".group_scores"}, {".kept", ".scores"}};
@@ -132,8 +137,10 @@ void diff_keep_groups(double *x, size_t E, size_t groups, const double *kept, si
             x[e] = -INFINITY;
 }
 
-/* Forced experts may be in groups that the model did not keep. If rounding explains that, exchanges the worst kept groups for them. */
-static void exchange_groups(double *kept, size_t n, const double *scores, size_t count, size_t size, const double *forced, size_t k, double allowed)
+/* Forced experts may be in groups that the model did not keep. If rounding explains that, exchanges the worst kept
+ * groups for them. */
+static void exchange_groups(double *kept, size_t n, const double *scores, size_t count, size_t size,
+                            const double *forced, size_t k, double allowed)
 {
     for (size_t i = 0; i < k; i++) {
         double g = floor(forced[i] / (double)size);
@@ -153,8 +160,8 @@ static void exchange_groups(double *kept, size_t n, const double *scores, size_t
 }
 
 /* Sets the values of experts outside of the kept groups to -infinity. */
-static void mask(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
-                 double *x, size_t E, const double *forced, size_t k)
+static void mask(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts,
+                 const struct diff_row *row, double *x, size_t E, const double *forced, size_t k)
 {
     double *kept, *scores, largest = 0;
     const struct diff_series *groups = diff_router_values(side, experts, row, ".groups", &kept);
@@ -162,14 +169,18 @@ static void mask(const struct diff_side *side, const struct bounds *bounds, cons
     if (groups && by && by->width && E % by->width == 0) {
         for (size_t g = 0; g < by->width; g++)
             largest = fmax(largest, fabs(scores[g]));
-        exchange_groups(kept, groups->width, scores, by->width, E / by->width, forced, k, 2 * bounds_of(bounds, by, by->dtype) * largest);
+        exchange_groups(kept, groups->width, scores, by->width, E / by->width, forced, k,
+                        2 * bounds_of(bounds, by, by->dtype) * largest);
         diff_keep_groups(x, E, by->width, kept, groups->width);
     }
     free(kept);
     free(scores);
 }
 
-enum diff_choice diff_kind(const struct diff_series *s) { return strstr(s->name, ".indexer.") ? CHOICE_KEPT : CHOICE_EXPERTS; }
+enum diff_choice diff_kind(const struct diff_series *s)
+{
+    return strstr(s->name, ".indexer.") ? CHOICE_KEPT : CHOICE_EXPERTS;
+}
 
 struct ranked_token {
     double score, token, sign; /* sign: -1 if of equal scores the later token comes first */
@@ -187,14 +198,16 @@ static int by_score(const void *p, const void *q)
 }
 
 /* The k tokens that the indexer would have kept, by the conventions of the side. */
-static void own_set(const struct diff_side *side, const struct diff_series *kept, const struct diff_row *row, double *set, size_t k)
+static void own_set(const struct diff_side *side, const struct diff_series *kept, const struct diff_row *row,
+                    double *set, size_t k)
 {
     double *x = NULL;
     const struct diff_series *s = diff_candidates(side, kept, row, &x);
     if (s && s->width >= k) {
         struct ranked_token *all = cli_must(malloc((s->width + 1) * sizeof *all));
         for (size_t t = 0; t < s->width; t++)
-            all[t] = (struct ranked_token){side->bf16_scores ? diff_round(DIFF_BF16, x[t]) : x[t], (double)t, side->latest_first ? -1 : 1};
+            all[t] = (struct ranked_token){side->bf16_scores ? diff_round(DIFF_BF16, x[t]) : x[t], (double)t,
+                                           side->latest_first ? -1 : 1};
         qsort(all, s->width, sizeof *all, by_score);
         for (size_t i = 0; i < k; i++)
             set[i] = all[i].token;
@@ -203,8 +216,8 @@ static void own_set(const struct diff_side *side, const struct diff_series *kept
     free(x);
 }
 
-void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
-                     double *set, size_t k)
+void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts,
+                     const struct diff_row *row, double *set, size_t k)
 {
     size_t n = strlen(experts->name);
     double *x = NULL;

@@ -1,7 +1,7 @@
 /* tools/diff/gather.c -- joins the values of tensor-parallel ranks. diff.h says how.
  *
- * Rows are joined as soon as all ranks are read (ranks.c), because they say which tokens a model reads. All other values are joined
- * when the other side is known too, because its widths show which values are shards. */
+ * Rows are joined as soon as all ranks are read (ranks.c), because they say which tokens a model reads. All other
+ * values are joined when the other side is known too, because its widths show which values are shards. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,10 @@ struct rule {
 /* Parses an item of --gather, and sets *glob to the length of its pattern. The rule is UNSAID if the item is wrong. */
 static struct rule rule_in(const char *item, size_t length, size_t *glob)
 {
-    static const struct { const char *text; enum how how; } known[] = {{"concat:0", CONCAT_ROWS}, {"concat:1", CONCAT}, {"sum", SUM}};
+    static const struct {
+        const char *text;
+        enum how how;
+    } known[] = {{"concat:0", CONCAT_ROWS}, {"concat:1", CONCAT}, {"sum", SUM}};
     char how[32];
     size_t equals = length;
     while (equals && item[equals - 1] != '=')
@@ -56,11 +59,15 @@ int diff_check_gather(struct cli *c, const struct diff_side *a, const struct dif
     const char *rest = c->gather, *item;
     size_t length, glob;
     if (c->gather && !a->rank_count && !b->rank_count)
-        return cli_fail(c, EXIT_USAGE, "--gather wants a dump of several ranks: a directory with a file for each rank, or files with commas between them");
+        return cli_fail(c, EXIT_USAGE,
+                        "--gather wants a dump of several ranks: a directory with a file for each rank, or files with "
+                        "commas between them");
     while ((item = filter_next(&rest, &length))) {
         int known = 0;
         if (!rule_in(item, length, &glob).how)
-            return cli_fail(c, EXIT_USAGE, "--gather %.*s: wanted NAME=concat:0, NAME=concat:1, NAME=sum or NAME=rank:N", (int)length, item);
+            return cli_fail(c, EXIT_USAGE,
+                            "--gather %.*s: wanted NAME=concat:0, NAME=concat:1, NAME=sum or NAME=rank:N", (int)length,
+                            item);
         for (int i = 0; i < 2; i++)
             for (size_t k = 0; k < sides[i]->count && sides[i]->rank_count; k++)
                 known |= filter_matches(item, glob, sides[i]->series[k].name);
@@ -70,8 +77,8 @@ int diff_check_gather(struct cli *c, const struct diff_side *a, const struct dif
     return EXIT_DONE;
 }
 
-/* The rule for a value of which --gather says nothing, if the ranks differ: outputs of column-parallel layers are concatenated, and
- * outputs of row-parallel layers are added. */
+/* The rule for a value of which --gather says nothing, if the ranks differ: outputs of column-parallel layers are
+ * concatenated, and outputs of row-parallel layers are added. */
 static enum how usual(const char *name)
 {
     static const struct { const char *glob; enum how how; } known[] = {
@@ -125,7 +132,8 @@ static int first_other(const struct parts *p, size_t i, size_t *row, size_t *col
     for (*row = 0; *row < s->count; ++*row)
         for (*column = 0; *column < s->width; ++*column)
             if (s->rows[*row].width != t->rows[*row].width ||
-                (*column < s->rows[*row].width && memcmp(s->rows[*row].data + *column * s->item, t->rows[*row].data + *column * s->item, s->item)))
+                (*column < s->rows[*row].width &&
+                 memcmp(s->rows[*row].data + *column * s->item, t->rows[*row].data + *column * s->item, s->item)))
                 return 1;
     return 0;
 }
@@ -135,7 +143,8 @@ static size_t other_part(const struct parts *p)
 {
     size_t row, column;
     for (size_t i = 1; i < p->count; i++)
-        if (!same_rows(p->series[0], p->series[i]) || p->series[i]->width != p->series[0]->width || first_other(p, i, &row, &column))
+        if (!same_rows(p->series[0], p->series[i]) || p->series[i]->width != p->series[0]->width ||
+            first_other(p, i, &row, &column))
             return i;
     return 0;
 }
@@ -146,15 +155,20 @@ static int fail_other(const struct parts *p, size_t i)
     size_t row, column;
     const char *name = p->to->name;
     if (!same_rows(s, t) || s->width != t->width)
-        return cli_fail(p->c, EXIT_OTHER, "%s: %s is %s in rank %d and %s in rank %d: --gather '%s=HOW' says how the ranks are joined",
+        return cli_fail(p->c, EXIT_OTHER,
+                        "%s: %s is %s in rank %d and %s in rank %d: --gather '%s=HOW' says how the ranks are joined",
                         p->side->path, name, s->shape, p->of[0]->rank, t->shape, p->of[i]->rank, name);
     first_other(p, i, &row, &column);
     double *x = cli_must(malloc((2 * s->width + 1) * sizeof *x)), *y = x + s->width;
     diff_numbers(s, &s->rows[row], x);
     diff_numbers(t, &t->rows[row], y);
-    int code = cli_fail(p->c, EXIT_OTHER, "%s: %s differs in rank %d: index %d, column %zu is %.9g, in rank %d %.9g; if the ranks have parts of it, "
-                        "--gather '%s=HOW' says how they are joined", p->side->path, name, p->of[i]->rank, s->rows[row].index, column, y[column],
-                        p->of[0]->rank, x[column], name);
+    int code = cli_fail(p->c, EXIT_OTHER,
+                        "%s: %s differs in rank %d: index %d, column %zu is %.9g, in rank %d %.9g; if the ranks have "
+                        "parts of it, "
+                        "--gather '%s=HOW' says how they are "
+                        "joined",
+                        p->side->path, name, p->of[i]->rank, s->rows[row].index, column, y[column], p->of[0]->rank,
+                        x[column], name);
     free(x);
     return code;
 }
@@ -223,7 +237,8 @@ static int join(const struct parts *p, struct rule rule)
             return fail_other(p, i);
     for (size_t i = 0; i < p->count; i++)
         for (size_t k = 0; k < p->series[i]->count; k++)
-            if (p->series[i]->rows[k].width != p->series[i]->width || (rule.how == SUM && p->to->dtype == DIFF_INTEGERS))
+            if (p->series[i]->rows[k].width != p->series[i]->width ||
+                (rule.how == SUM && p->to->dtype == DIFF_INTEGERS))
                 return cli_fail(p->c, EXIT_OTHER, "%s: %s cannot be joined: it has %s", p->side->path, p->to->name,
                                 p->to->dtype == DIFF_INTEGERS ? "integers" : "rows of different widths");
     if (rule.how == CONCAT)
@@ -242,8 +257,8 @@ struct gathering {
     char first[NAMING_ROOM]; /* a value that was joined without a rule of the user */
 };
 
-/* Decides how the parts are joined that are not equal, from the width on the other side: the widths of shards add up to it. Sums have no
- * such sign; they are added only if another value has. */
+/* Decides how the parts are joined that are not equal, from the width on the other side: the widths of shards add up to
+ * it. Sums have no such sign; they are added only if another value has. */
 static enum how guess(struct gathering *g, const struct parts *p)
 {
     const struct diff_series *whole = diff_find(g->other, p->to->name, p->to->depth);
@@ -251,7 +266,8 @@ static enum how guess(struct gathering *g, const struct parts *p)
     for (size_t i = 0; i < p->count; i++)
         width += p->series[i]->width;
     enum how how = usual(p->to->name);
-    int fits = whole && (how == CONCAT ? width == whole->width : how == SUM && g->sharded && p->to->width == whole->width);
+    int fits = whole &&
+               (how == CONCAT ? width == whole->width : how == SUM && g->sharded && p->to->width == whole->width);
     if (fits && !g->unsaid++)
         snprintf(g->first, sizeof g->first, "%s", p->to->name);
     return fits ? how : UNSAID;
@@ -290,11 +306,15 @@ int diff_gather(struct cli *c, struct diff_side *side, const struct diff_side *o
             code = gather_one(&g, &side->series[i], pass);
     if (code != EXIT_DONE || !side->rank_count)
         return code;
-    json_t *note = json_sprintf("%s: %zu ranks; %zu values were concatenated, %zu were added, the others are those of one rank", side->path,
-                                side->rank_count, g.concatenated, g.added);
+    json_t *note =
+        json_sprintf("%s: %zu ranks; %zu values were concatenated, %zu were added, the others are those of one rank",
+                     side->path, side->rank_count, g.concatenated, g.added);
     json_array_append_new(side->notes, note);
     if (g.unsaid)
-        json_array_append_new(side->notes, json_sprintf("%s: %zu of these, the first is %s, were joined as usual for their names, because the shapes "
-                                                        "show shards; --gather says it otherwise", side->path, g.unsaid, g.first));
+        json_array_append_new(side->notes, json_sprintf("%s: %zu of these, the first is %s, were joined as usual for "
+                                                        "their names, because the shapes "
+                                                        "show shards; --gather says it "
+                                                        "otherwise",
+                                                        side->path, g.unsaid, g.first));
     return code;
 }

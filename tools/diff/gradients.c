@@ -1,20 +1,23 @@
-/* tools/diff/gradients.c -- compares gradients of a text: two files, or a file with a model, whose gradients the reference computes.
+/* tools/diff/gradients.c -- compares gradients of a text: two files, or a file with a model, whose gradients the
+ * reference computes.
  *
- * The bound of a tensor is found like that of a value (bound.c). The reference computes the gradients once exactly, and `runs` times with every
- * value and every gradient of a value multiplied by 1 + u 2^-24, |u| < 1. A number of the tensor may differ by
+ * The bound of a tensor is found like that of a value (bound.c). The reference computes the gradients once exactly, and
+ * `runs` times with every value and every gradient of a value multiplied by 1 + u 2^-24, |u| < 1. A number of the
+ * tensor may differ by
  *
  *     8 times the largest change of a number of the tensor in these runs
- *     + sqrt(K) 2^-24 times the largest number of the tensor, for the order of sums, where K is the number of terms of the longest sum
- *     + one rounding to the type of the file
+ *     + sqrt(K) 2^-24 times the largest number of the tensor, for the order of sums, where K is the number of terms of
+ *     the longest sum + one rounding to the type of the file
  *
- * The first term counts u / 2^-24 times if the other program computes with unit roundoff u (--arithmetic, or the type of the file).
+ * The first term counts u / 2^-24 times if the other program computes with unit roundoff u (--arithmetic, or the type
+ * of the file).
  *
- * The bound is relative to the whole tensor, not to a row. Row n of the gradient of a matrix is the sum of dy[t,n] x[t] over the tokens t.
- * dy[t,n] is itself a sum, which may nearly cancel. Its error is then relative to the largest numbers of dy[t], and the
- * perturbed runs do not show it, because they perturb the results of sums.
+ * The bound is relative to the whole tensor, not to a row. Row n of the gradient of a matrix is the sum of dy[t,n] x[t]
+ * over the tokens t. dy[t,n] is itself a sum, which may nearly cancel. Its error is then relative to the largest
+ * numbers of dy[t], and the perturbed runs do not show it, because they perturb the results of sums.
  *
- * A row that no token of the text has reached must be 0, as it is in the reference: that of an expert that no token chose, and of the
- * embedding of a token that does not occur. */
+ * A row that no token of the text has reached must be 0, as it is in the reference: that of an expert that no token
+ * chose, and of the embedding of a token that does not occur. */
 #include "tools/diff/gradients.h"
 
 #include <math.h>
@@ -41,7 +44,8 @@ struct gradient_verdict {
     const double *exact;  /* [rows, cols] */
     size_t rows, cols, row; /* row: the one with the largest distance, or the first that must be 0 */
     double slope, cosine; /* A is about slope times B */
-    double relative, of_bound; /* the largest distance, relative to the largest number of B's tensor; the share of the bound */
+    double relative, of_bound; /* the largest distance, relative to the largest number of B's tensor; the share of the
+                                  bound */
     int identical, shape_differs, not_finite, not_zero;
 };
 
@@ -161,7 +165,8 @@ static int open_sides(struct gradient_diff *d)
         line = line ? line : s->line;
     }
     if (!model)
-        return cli_fail(d->c, EXIT_USAGE, "A and B are files of gradients, and the bound wants their model: --model DIR is missing");
+        return cli_fail(d->c, EXIT_USAGE,
+                        "A and B are files of gradients, and the bound wants their model: --model DIR is missing");
     if (!d->side[A].file && !d->side[B].file)
         return cli_fail(d->c, EXIT_USAGE, "A and B are both models, wanted a file of gradients (dump --gradients)");
     d->depths = -1;
@@ -169,7 +174,8 @@ static int open_sides(struct gradient_diff *d)
     if (code == EXIT_DONE && d->c->tokens)
         code = cli_ids(d->c, d->c->tokens, &d->ids, &d->count);
     if (code == EXIT_DONE && !d->count)
-        return cli_fail(d->c, EXIT_USAGE, "no file beside the gradients says which tokens they belong to: --tokens IDS is missing");
+        return cli_fail(d->c, EXIT_USAGE,
+                        "no file beside the gradients says which tokens they belong to: --tokens IDS is missing");
     d->model = *d->c;
     d->model.model_dir = model;
     d->model.model = NULL;
@@ -232,7 +238,8 @@ static int is_zero(const double *x, size_t n)
 
 static int judge(const struct gradient_diff *d, struct gradient_verdict *v)
 {
-    double *a = cli_must(malloc((v->cols + 1) * sizeof *a)), *b = cli_must(malloc((v->cols + 1) * sizeof *b)), largest = 0, far = 0;
+    double *a = cli_must(malloc((v->cols + 1) * sizeof *a)), *b = cli_must(malloc((v->cols + 1) * sizeof *b)),
+           largest = 0, far = 0;
     float *f = cli_must(malloc((v->cols + 1) * sizeof *f));
     double aa = 0, ab = 0, bb = 0;
     double type = fmax(unit_of(v->a.dtype), unit_of(v->b.dtype)), u = fmax(fmax(d->unit, type), 0x1p-24);
@@ -259,7 +266,9 @@ static int judge(const struct gradient_diff *d, struct gradient_verdict *v)
     v->slope = ab / bb;
     v->cosine = ab / sqrt(aa * bb);
     v->relative = far > 0 ? far / largest : 0;
-    v->of_bound = far > 0 ? far / (MEASURED_TIMES * v->spread * u / 0x1p-24 + (sqrt(d->longest) * 0x1p-24 + type) * largest) : 0;
+    v->of_bound = far > 0
+                      ? far / (MEASURED_TIMES * v->spread * u / 0x1p-24 + (sqrt(d->longest) * 0x1p-24 + type) * largest)
+                      : 0;
     free(a);
     free(b);
     free(f);
@@ -276,9 +285,11 @@ static const char *verdict_of(const struct gradient_verdict *v)
 /* The place in the backward pass: output heads come first, the embedding last. */
 static long place_of(const char *name)
 {
-    static const char *const parts[] = {"shared_head.head", "shared_head.norm", "mlp.", "post_attention_layernorm", "self_attn.o_proj", "self_attn.kv_b",
-                                        "self_attn.kv_a_layernorm", "self_attn.kv_a", "self_attn.q_b", "self_attn.q_proj", "self_attn.q_a_layernorm",
-                                        "self_attn.q_a", "input_layernorm", "eh_proj", "hnorm", "enorm", "embed_tokens"};
+    static const char *const parts[] = {"shared_head.head", "shared_head.norm", "mlp.", "post_attention_layernorm",
+                                        "self_attn.o_proj", "self_attn.kv_b", "self_attn.kv_a_layernorm",
+                                        "self_attn.kv_a", "self_attn.q_b", "self_attn.q_proj",
+                                        "self_attn.q_a_layernorm", "self_attn.q_a", "input_layernorm", "eh_proj",
+                                        "hnorm", "enorm", "embed_tokens"};
     int layer, at = 0;
     size_t part = 0;
     if (sscanf(name, "model.layers.%d.%n", &layer, &at) != 1)
@@ -321,7 +332,8 @@ static int compare_all(struct gradient_diff *d)
         v.cols = cols_of(exact);
         v.spread = d->spread[exact - d->exact.list];
         v.exact = exact->data;
-        v.shape_differs = rows_of(&v.a) != v.rows || cols_of(&v.a) != v.cols || rows_of(&v.b) != v.rows || cols_of(&v.b) != v.cols;
+        v.shape_differs = rows_of(&v.a) != v.rows || cols_of(&v.a) != v.cols || rows_of(&v.b) != v.rows ||
+                          cols_of(&v.b) != v.cols;
         code = v.shape_differs ? EXIT_DONE : judge(d, &v);
         d->list[d->listed++] = v;
     }
@@ -332,7 +344,8 @@ static int compare_all(struct gradient_diff *d)
     }
     qsort(d->list, d->listed, sizeof *d->list, by_place);
     if (code == EXIT_DONE && !d->listed)
-        code = cli_fail(d->c, EXIT_OTHER, "A and B have no tensor in common that the model has a gradient of: A has %.100s",
+        code = cli_fail(d->c, EXIT_OTHER,
+                        "A and B have no tensor in common that the model has a gradient of: A has %.100s",
                         n ? tensor_at(&d->side[A], 0).name : "nothing");
     return code;
 }
@@ -346,21 +359,23 @@ static json_t *json_of(const struct gradient_diff *d, const char *verdict, const
     json_t *list = cli_must(json_array());
     for (size_t i = 0; i < d->listed; i++) {
         const struct gradient_verdict *v = &d->list[i];
-        json_t *one = json_pack("{s:s,s:s,s:[I,I],s:o,s:o,s:o,s:o,s:I}", "name", v->a.name, "verdict", verdict_of(v), "shape",
-                                (json_int_t)v->rows, (json_int_t)v->cols, "relative", number(v->relative), "of_bound", number(v->of_bound),
-                                "slope", number(v->slope), "cosine", number(v->cosine), "row", (json_int_t)v->row);
+        json_t *one = json_pack("{s:s,s:s,s:[I,I],s:o,s:o,s:o,s:o,s:I}", "name", v->a.name, "verdict", verdict_of(v),
+                                "shape", (json_int_t)v->rows, (json_int_t)v->cols, "relative", number(v->relative),
+                                "of_bound", number(v->of_bound), "slope", number(v->slope), "cosine", number(v->cosine),
+                                "row", (json_int_t)v->row);
         json_array_append_new(list, cli_must(one));
     }
     return cli_must(json_pack("{s:s,s:o,s:o,s:O,s:O,s:f}", "verdict", verdict, "first_structural",
-                              first ? json_string(first->a.name) : json_null(),
-                              "gradients", list, "only_in_a", d->only[A], "only_in_b", d->only[B], "loss", d->exact.loss));
+                              first ? json_string(first->a.name) : json_null(), "gradients", list, "only_in_a",
+                              d->only[A], "only_in_b", d->only[B], "loss", d->exact.loss));
 }
 
 static void print_only(const struct gradient_diff *d)
 {
     for (int i = A; i <= B; i++)
         if (json_array_size(d->only[i]))
-            printf("only in %c: %zu tensors, such as %s\n", 'A' + i, json_array_size(d->only[i]), json_string_value(json_array_get(d->only[i], 0)));
+            printf("only in %c: %zu tensors, such as %s\n", 'A' + i, json_array_size(d->only[i]),
+                   json_string_value(json_array_get(d->only[i], 0)));
 }
 
 /* Whether A is B times a factor, as if another program divided the loss by another number. */
@@ -386,16 +401,19 @@ static void print(const struct gradient_diff *d, const char *verdict, const stru
             continue;
         printf("%-10s  %-60s [%zu,%zu]", is, v->a.name, v->rows, v->cols);
         if (v->shape_differs)
-            printf("  A has [%zu,%zu], B has [%zu,%zu]\n", rows_of(&v->a), cols_of(&v->a), rows_of(&v->b), cols_of(&v->b));
+            printf("  A has [%zu,%zu], B has [%zu,%zu]\n", rows_of(&v->a), cols_of(&v->a), rows_of(&v->b),
+                   cols_of(&v->b));
         else if (v->not_finite)
             printf("  a number is not finite\n");
         else if (v->not_zero)
             printf("  row %zu must be 0: no token has reached it\n", v->row);
         else
-            printf("  relative distance %.2g, %.2g of the bound, largest in row %zu%s\n", v->relative, v->of_bound, v->row, like(v, text));
+            printf("  relative distance %.2g, %.2g of the bound, largest in row %zu%s\n", v->relative, v->of_bound,
+                   v->row, like(v, text));
     }
     print_only(d);
-    printf("%zu identical, %zu rounding, %zu structural: %s\n", identical, rounding, d->listed - identical - rounding, verdict);
+    printf("%zu identical, %zu rounding, %zu structural: %s\n", identical, rounding, d->listed - identical - rounding,
+           verdict);
     if (first)
         printf("the first one in the backward pass is %s\n", first->a.name);
 }
@@ -420,12 +438,14 @@ static int tell(const struct gradient_diff *d)
 
 int diff_gradients(struct cli *c)
 {
-    struct gradient_diff d = {.c = c, .side = {{.path = c->model_dir}, {.path = c->other}}, .only = {cli_must(json_array()), cli_must(json_array())}};
+    struct gradient_diff d = {.c = c, .side = {{.path = c->model_dir}, {.path = c->other}},
+                              .only = {cli_must(json_array()), cli_must(json_array())}};
     d.unit = !c->arithmetic ? 0 : !strcmp(c->arithmetic, "f16") ? 0x1p-11
                               : !strcmp(c->arithmetic, "bf16")  ? 0x1p-8
                                                                 : 0x1p-24;
     int code = c->local || c->follow_choices || c->html || c->junit
-                   ? cli_fail(c, EXIT_USAGE, "--local, --follow-choices, --html and --junit are for values, and these are gradients")
+                   ? cli_fail(c, EXIT_USAGE,
+                              "--local, --follow-choices, --html and --junit are for values, and these are gradients")
                    : open_sides(&d);
     code = code == EXIT_DONE ? measure(&d) : code;
     for (int i = A; i <= B; i++)

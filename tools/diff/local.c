@@ -1,5 +1,5 @@
-/* tools/diff/local.c -- computes each value of a dump from the dump's own inputs, and judges the difference. local.h derives the
- * bound. */
+/* tools/diff/local.c -- computes each value of a dump from the dump's own inputs, and judges the difference. local.h
+ * derives the bound. */
 #include "tools/diff/local.h"
 
 #include <limits.h>
@@ -16,7 +16,8 @@ struct judge {
     struct reference_call call;
     int runs, noisy_x, groups;    /* groups: inputs are quantized in groups, so that bias is not judged */
     double noise, unit;           /* unit: the rounding of the result */
-    double *dump, *squares;       /* [rows, stride]: the dump's numbers; [rows, width]: sums of squares of what noise moves */
+    double *dump, *squares;       /* [rows, stride]: the dump's numbers; [rows, width]: sums of squares of what noise
+                                     moves */
     size_t stride;
     double *last;                 /* [width]: variances */
     double *moved;                /* of choices: [rows, candidates]: the largest change of each candidate by noise */
@@ -34,8 +35,10 @@ static void not_judged(struct local_result *r, const char *format, const char *n
 /* Rows in which a merged router chooses otherwise, or nearly so, are another computation. */
 static void find_ties(struct judge *j, int depth)
 {
-    static const char *const of[][2] = {{"mlp.gate.experts", "mlp.gate.choice"}, {"mlp.gate.experts", "mlp.gate.scores"},
-                                        {"mlp.gate.groups", "mlp.gate.group_scores"}, {"self_attn.indexer.kept", "self_attn.indexer.scores"}};
+    static const char *const of[][2] = {{"mlp.gate.experts", "mlp.gate.choice"},
+                                        {"mlp.gate.experts", "mlp.gate.scores"},
+                                        {"mlp.gate.groups", "mlp.gate.group_scores"},
+                                        {"self_attn.indexer.kept", "self_attn.indexer.scores"}};
     char name[NAMING_ROOM], by[NAMING_ROOM];
     for (size_t i = 0; i < 4; i++) {
         int layer = j->call.layer; /* shared layers use the tokens that an earlier layer keeps */
@@ -66,13 +69,17 @@ static void find_ties(struct judge *j, int depth)
                 least = in ? fmin(least, c[e]) : least;
                 next = in || !isfinite(c[e]) ? next : fmax(next, c[e]);
             }
-            j->tie[s] |= memcmp(found[0]->x + s * k, found[1]->x + s * k, k * sizeof(double)) != 0 || fabs(least - next) <= 3 * moved;
+            j->tie[s] |= memcmp(found[0]->x + s * k, found[1]->x + s * k, k * sizeof(double)) != 0 ||
+                         fabs(least - next) <= 3 * moved;
         }
     }
 }
 
 /* An operator of one expert computes only the rows that chose it. NULL: all rows. */
-static const unsigned char *rows_of_expert(const struct judge *j) { return j->call.expert >= 0 && j->op->width ? j->present : NULL; }
+static const unsigned char *rows_of_expert(const struct judge *j)
+{
+    return j->call.expert >= 0 && j->op->width ? j->present : NULL;
+}
 
 static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
 {
@@ -137,16 +144,17 @@ static int is_masked(struct judge *j, size_t row, size_t t, size_t first, const 
     if (x <= LOCAL_MASKED || (x == 0 && strstr(j->s->name, ".probabilities.")))
         return 1;
     if (!*j->result->why)
-        snprintf(j->result->why, sizeof j->result->why, "index %d: the token of index %d %s and is not masked: %.9g", (int)row - 1,
-                 (int)(t + first) - 1, why, x);
+        snprintf(j->result->why, sizeof j->result->why, "index %d: the token of index %d %s and is not masked: %.9g",
+                 (int)row - 1, (int)(t + first) - 1, why, x);
     return 0;
 }
 
-/* A norm may have read the residual stream before it was rounded. The rounding of x moves the root mean square, which all numbers of the
- * row share: relative, its variance is sum(h^2 x^2 / 3) / (sum x^2)^2. */
+/* A norm may have read the residual stream before it was rounded. The rounding of x moves the root mean square, which
+ * all numbers of the row share: relative, its variance is sum(h^2 x^2 / 3) / (sum x^2)^2. */
 static double shared_error(const struct judge *j, size_t row)
 {
-    static const char *const norms[] = {"input_layernorm", "post_attention_layernorm", "norm", "hnorm", "shared_head-norm"};
+    static const char *const norms[] = {"input_layernorm", "post_attention_layernorm", "norm", "hnorm",
+                                        "shared_head-norm"};
     const double *x = j->call.in[0] + row * j->call.in_width[0];
     double squares = 0, variance = 0;
     int is_norm = 0;
@@ -164,7 +172,8 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
 {
     struct local_result *r = j->result;
     double *x = j->dump + row * j->stride, *y = j->call.out + row * width, largest = 0, rms = 0, errors = 0;
-    size_t first = local_base(j->v, j->s->depth), count = j->op->width ? width : row - first + 1; /* tokens up to the row's own */
+    /* tokens up to the row's own */
+    size_t first = local_base(j->v, j->s->depth), count = j->op->width ? width : row - first + 1;
     int wrong = 0;
     for (size_t t = count; t < j->stride && !j->op->width && !wrong; t++)
         wrong = !is_masked(j, row, t, first, "comes later");
@@ -182,8 +191,10 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
             wrong |= !is_masked(j, row, i, first, "is not kept by the indexer");
             continue;
         }
-        double variance = fmax(rms, j->squares[row * width + i]), far = fabs(x[i] - y[i]), slack = j->call.slack[row * width + i];
-        double last = half_ulp(j, fmax(fabs(x[i]), fabs(y[i]))), order = sqrt((double)j->call.terms) * 0x1p-24 * largest;
+        double variance = fmax(rms, j->squares[row * width + i]), far = fabs(x[i] - y[i]),
+               slack = j->call.slack[row * width + i];
+        double last = half_ulp(j, fmax(fabs(x[i]), fabs(y[i]))),
+               order = sqrt((double)j->call.terms) * 0x1p-24 * largest;
         double bound = last + slack + LOCAL_TIMES * sqrt(variance) + order;
         double ratio = !isfinite(y[i]) ? 0 : !isfinite(x[i]) ? INFINITY : far > 0 ? far / bound : 0;
         wrong |= ratio > 1;
@@ -197,12 +208,14 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
         if (far > 0 && r->verdict < ROUNDING)
             r->verdict = diff_round(j->s->dtype, y[i]) == x[i] ? r->verdict : ROUNDING;
     }
-    if (!j->op->width && count < LOCAL_NUMBERS) /* a few runs measure sigma of a few numbers too roughly for a mean square */
+    if (!j->op->width && count < LOCAL_NUMBERS) /* a few runs measure sigma of a few numbers too roughly for a mean
+                                                   square */
         errors = 0;
     if (errors > LOCAL_ROW * LOCAL_ROW && !wrong) {
         wrong = 1;
         if (!*r->why)
-            snprintf(r->why, sizeof r->why, "index %d: the errors are %.3g times as large as roundings make them, in the root mean square",
+            snprintf(r->why, sizeof r->why,
+                     "index %d: the errors are %.3g times as large as roundings make them, in the root mean square",
                      (int)row - 1, sqrt(errors));
     }
     r->errors += errors;
@@ -213,8 +226,8 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
         local_bias_row(r->bias, j->v->sequence, row, x, y, j->last, j->squares + row * width, shared_error(j, row));
 }
 
-/* The dump chose other experts. The candidates are the dump's own: each may have been moved by its rounding, and by noise if it was
- * computed from values before it. */
+/* The dump chose other experts. The candidates are the dump's own: each may have been moved by its rounding, and by
+ * noise if it was computed from values before it. */
 static void judge_choice(struct judge *j, size_t row, size_t k)
 {
     struct local_result *r = j->result;
@@ -240,7 +253,8 @@ static void judge_choice(struct judge *j, size_t row, size_t k)
                 place(j, row, i, x[i], y[i], bound);
         }
     if (gap > bound) {
-        snprintf(r->why, sizeof r->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", (int)row - 1, gap, bound);
+        snprintf(r->why, sizeof r->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g",
+                 (int)row - 1, gap, bound);
         r->wrong_rows++;
     }
     r->ratio = fmax(r->ratio, gap > 0 ? gap / bound : 0);
@@ -248,12 +262,14 @@ static void judge_choice(struct judge *j, size_t row, size_t k)
 
 static int is_kept(const struct judge *j) { return !strcmp(j->op->name, "indexer-kept"); }
 
-/* The dump kept other tokens. Each score has a range, which half an ulp and the noise make, and which is rounded if the convention wants
- * BF16. The choice is wrong if the range of a token that is missing lies above that of one that is kept instead. */
+/* The dump kept other tokens. Each score has a range, which half an ulp and the noise make, and which is rounded if the
+ * convention wants BF16. The choice is wrong if the range of a token that is missing lies above that of one that is
+ * kept instead. */
 static void judge_kept(struct judge *j, size_t row, size_t k)
 {
     struct local_result *r = j->result;
-    size_t E = j->call.in_width[0], count = row - local_base(j->v, j->s->depth) + 1, here = 0, missing = count, extra = count;
+    size_t E = j->call.in_width[0], count = row - local_base(j->v, j->s->depth) + 1, here = 0, missing = count,
+           extra = count;
     const double *x = j->dump + row * j->stride, *y = j->call.out + row * k, *c = j->call.in[0] + row * E;
     unsigned char *kept = cli_must(calloc(count + 1, 1)); /* 1: by the dump; 2: by the reference */
     double above = -INFINITY, below = INFINITY, *moved = j->moved + row * E;
@@ -283,9 +299,12 @@ static void judge_kept(struct judge *j, size_t row, size_t k)
     if (here != wanted || above > below)
         r->wrong_rows++;
     if (here != wanted && !*r->why)
-        snprintf(r->why, sizeof r->why, "index %d: %zu different tokens up to its own are kept, wanted %zu", (int)row - 1, here, wanted);
+        snprintf(r->why, sizeof r->why, "index %d: %zu different tokens up to its own are kept, wanted %zu",
+                 (int)row - 1, here, wanted);
     else if (above > below && !*r->why)
-        snprintf(r->why, sizeof r->why, "index %d: token %zu with score %.6g is kept, but not token %zu with score %.6g; rounding explains %.3g",
+        snprintf(r->why, sizeof r->why,
+                 "index %d: token %zu with score %.6g is kept, but not token %zu with score %.6g; rounding explains "
+                 "%.3g",
                  (int)row - 1, extra, c[extra], missing, c[missing], c[missing] - c[extra] - (above - below));
     free(kept);
 }
@@ -294,7 +313,8 @@ static int row_is_finite(const struct judge *j, size_t row)
 {
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         for (size_t n = 0; j->call.in[i] && n < j->call.in_width[i]; n++)
-            if (!isfinite(j->call.in[i][row * j->call.in_width[i] + n]) && (!is_kept(j) || isnan(j->call.in[i][row * j->call.in_width[i] + n])))
+            if (!isfinite(j->call.in[i][row * j->call.in_width[i] + n]) &&
+                (!is_kept(j) || isnan(j->call.in[i][row * j->call.in_width[i] + n])))
                 return 0;
     return 1;
 }
@@ -322,7 +342,8 @@ static void judge_rows(struct judge *j, size_t width)
     }
     double errors = r->rows ? sqrt(r->errors / (double)r->rows) : 0;
     if (errors > LOCAL_TAP && r->rows >= LOCAL_ROWS && !r->wrong_rows)
-        snprintf(r->why, sizeof r->why, "the errors are %.3g times as large as roundings make them, in the root mean square of all rows",
+        snprintf(r->why, sizeof r->why,
+                 "the errors are %.3g times as large as roundings make them, in the root mean square of all rows",
                  errors);
     if (r->wrong_rows || (errors > LOCAL_TAP && r->rows >= LOCAL_ROWS))
         r->verdict = STRUCTURAL;
@@ -333,7 +354,8 @@ static void judge_rows(struct judge *j, size_t width)
 /* The errors that the numbers of a row share, as local_bias.h says. */
 static void open_bias(struct judge *j, size_t width)
 {
-    static const char *const with_heads[] = {"q_proj", "q_b_proj", "rope-q", "attention", "indexer-wq_b", "indexer-rope-q"};
+    static const char *const with_heads[] = {"q_proj", "q_b_proj", "rope-q", "attention", "indexer-wq_b",
+                                             "indexer-rope-q"};
     struct local_bias_shape shape = {.rows = j->v->rows, .width = width, .parts = 1, .runs = j->runs};
     int heads = 0;
     for (size_t i = 0; i < sizeof with_heads / sizeof *with_heads; i++)
@@ -386,14 +408,16 @@ static void judge_operator(struct judge *j, int depth, size_t width)
     int runs = j->call.inner || *merged || v->is_cast || j->noisy_x ? j->runs : 0, found = 1;
     for (int run = 1; run <= runs && found; run++)
         found = one_run(j, (uint64_t)run, depth, width);
-    for (size_t i = 0; i < v->rows * width && j->noisy_x && r->bias; i++) /* products of TF32 may be cut instead of rounded */
+    for (size_t i = 0; i < v->rows * width && j->noisy_x && r->bias; i++) /* products of TF32 may be cut instead of
+                                                                             rounded */
         r->bias->shape.of_all = fmax(r->bias->shape.of_all, j->squares[i] > 0 ? v->arithmetic * v->arithmetic : 0);
     if (found)
         judge_rows(j, width);
     else
         not_judged(r, "the dump has no %.120s, and nothing near before it", v->missing);
     if (found && !r->rows)
-        not_judged(r, r->ties ? "%sa merged router has a tie in every row" : "%sthe dump lacks inputs of every row", "");
+        not_judged(r, r->ties ? "%sa merged router has a tie in every row" : "%sthe dump lacks inputs of every row",
+                   "");
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         free((void *)(uintptr_t)j->call.in[i]);
     free(j->moved);
@@ -409,7 +433,8 @@ static double unit_of_candidates(const struct judge *j, int layer, int depth)
     return s ? local_unit(j->v, s) : 0x1p-24;
 }
 
-/* Copies the numbers of the dump to j->dump. Rows of scores may be shorter or longer than the context: a missing number is masked. */
+/* Copies the numbers of the dump to j->dump. Rows of scores may be shorter or longer than the context: a missing number
+ * is masked. */
 static void take_numbers(struct judge *j, const struct diff_series *s, size_t width)
 {
     size_t rows = j->v->rows;
@@ -440,7 +465,8 @@ static void judge_series(struct judge *j, const struct diff_series *s)
         return;
     }
     j->unit = j->op->chooses ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
-    j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .ranks = j->v->ranks, .unit = j->op->of_router ? j->unit : j->v->arithmetic};
+    j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .ranks = j->v->ranks,
+                                      .unit = j->op->of_router ? j->unit : j->v->arithmetic};
     j->last = cli_must(calloc(width + 1, sizeof *j->last));
     j->squares = cli_must(calloc(n + 1, sizeof *j->squares));
     j->call.out = cli_must(calloc(n + 1, sizeof *j->call.out));
@@ -469,11 +495,13 @@ static int judge_sequence(struct cli *c, struct local *l, struct local_values *v
     struct reference_options o = {.conventions = v->conventions};
     vb_error err = {0};
     int done = -1;
-    if (precision_parse(&o.precision, NULL, cli_facts(c).precision, &err) || cache_type_parse(&o.cache_type, cli_facts(c).cache_type, &err) ||
+    if (precision_parse(&o.precision, NULL, cli_facts(c).precision, &err) ||
+        cache_type_parse(&o.cache_type, cli_facts(c).cache_type, &err) ||
         reference_bench_open(&v->bench, v->r, &o, (int)v->rows, &err))
         return cli_error(c, &err);
     for (size_t i = 0; i < v->side->count; i++) {
-        struct judge j = {.v = v, .reader = l->reader, .result = &l->results[i], .runs = l->runs, .noise = noise, .noisy_x = noisy_x, .groups = groups};
+        struct judge j = {.v = v, .reader = l->reader, .result = &l->results[i], .runs = l->runs, .noise = noise,
+                          .noisy_x = noisy_x, .groups = groups};
         l->results[i].series = &v->side->series[i];
         if (v->side->series[i].layer > done + 1)
             local_forget(v, 0, done = v->side->series[i].layer - 1);
@@ -496,7 +524,11 @@ static void judge_bias(struct local_result *r)
     if (!biased || r->verdict == STRUCTURAL)
         return;
     snprintf(r->why, sizeof r->why, "%s", why);
-    local_bias_where(r->bias, r->bias->shape.parts > 1 ? "head" : strstr(r->series->name, ".mlp.gate.") ? "expert" : "", r->where);
+    local_bias_where(r->bias,
+                     r->bias->shape.parts > 1 ? "head"
+                     : strstr(r->series->name, ".mlp.gate.") ? "expert"
+                     : "",
+                     r->where);
     r->verdict = BIASED;
 }
 
@@ -512,11 +544,12 @@ void local_sum_up(struct local *l)
     }
 }
 
-int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count, int runs, int ranks,
-               struct local *l)
+int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count,
+               int runs, int ranks, struct local *l)
 {
-    struct local_values v = {.side = side, .ids = ids, .id_count = count, .ranks = ranks, .arithmetic = diff_unit(b->arithmetic),
-                             .arithmetic_given = b->arithmetic_given, .dtype = b->arithmetic};
+    struct local_values v = {.side = side, .ids = ids, .id_count = count, .ranks = ranks,
+                             .arithmetic = diff_unit(b->arithmetic), .arithmetic_given = b->arithmetic_given,
+                             .dtype = b->arithmetic};
     vb_model_facts facts = cli_facts(c);
     struct reference *r;
     vb_error err = {0};

@@ -1,5 +1,5 @@
-/* tools/diff/local_bias.c -- finds operators whose result is off by a factor that is smaller than a rounding. local_bias.h derives the
- * standard deviation. */
+/* tools/diff/local_bias.c -- finds operators whose result is off by a factor that is smaller than a rounding.
+ * local_bias.h derives the standard deviation. */
 #include "tools/diff/local_bias.h"
 
 #include <math.h>
@@ -66,8 +66,8 @@ static void add_turned(struct local_bias *b, const double *x, const double *y)
     }
 }
 
-void local_bias_row(struct local_bias *b, int32_t sequence, size_t row, const double *x, const double *y, const double *last,
-                    const double *inner, double shared)
+void local_bias_row(struct local_bias *b, int32_t sequence, size_t row, const double *x, const double *y,
+                    const double *last, const double *inner, double shared)
 {
     size_t part = b->shape.width / b->shape.parts;
     for (size_t k = 0; k < b->shape.parts; k++) {
@@ -101,9 +101,13 @@ void local_bias_row(struct local_bias *b, int32_t sequence, size_t row, const do
 
 /* --- the standard deviation --- */
 
-static double own_of(const struct bias_row *r, double slope) { return r->own - 2 * slope * r->third + slope * slope * r->fourth; }
+static double own_of(const struct bias_row *r, double slope)
+{
+    return r->own - 2 * slope * r->third + slope * slope * r->fourth;
+}
 
-/* The variance of sum((x - y) y) that roundings explain, for all numbers whose sum(y^2) is `all`. slope: of all numbers, minus 1. */
+/* The variance of sum((x - y) y) that roundings explain, for all numbers whose sum(y^2) is `all`. slope: of all
+ * numbers, minus 1. */
 static double variance(const struct local_bias *b, double slope, double all)
 {
     double own = 0, last = 0, apart = 0, joint = 0, shared = 0, columns = 0;
@@ -123,7 +127,8 @@ static double variance(const struct local_bias *b, double slope, double all)
         columns += left * left;
     }
     double turned = b->turned[0] - 2 * slope * b->turned[1] + slope * slope * b->turned[2];
-    return fmax(fmax(own, last), fmax(columns, turned)) + fmax(apart, joint) + b->shape.of_row * shared + b->shape.of_all * all * all;
+    return fmax(fmax(own, last), fmax(columns, turned)) + fmax(apart, joint) + b->shape.of_row * shared +
+           b->shape.of_all * all * all;
 }
 
 /* Few numbers and 8 runs tell little about one row, so the mean of all rows counts too. */
@@ -134,7 +139,8 @@ struct means {
 /* The variance that the numbers of a row show around the slope of the row. */
 static double shown_by(const struct bias_row *r)
 {
-    struct bias_sum s = {.along = r->xy - r->yy, .square = r->yy, .own = r->own, .third = r->third, .fourth = r->fourth};
+    struct bias_sum s = {.along = r->xy - r->yy, .square = r->yy, .own = r->own, .third = r->third,
+                         .fourth = r->fourth};
     return bias_variance(&s);
 }
 
@@ -207,11 +213,14 @@ int local_bias_judge(struct local_bias *b, char *why, size_t room)
         return 0;
     const char *what = b->shape.parts > 1 ? "head" : "row";
     if (t->sigmas > LOCAL_BIAS_SIGMAS)
-        snprintf(why, room, "the slope on the expected values is 1%+.2e, the norm ratio 1%+.2e: %.1f times what rounding explains", t->slope,
-                 t->norm, t->sigmas);
+        snprintf(why, room,
+                 "the slope on the expected values is 1%+.2e, the norm ratio 1%+.2e: %.1f times what rounding explains",
+                 t->slope, t->norm, t->sigmas);
     else if (t->row_sigmas > LOCAL_BIAS_ROWS(t->count) || b->column_sigmas > LOCAL_BIAS_ROWS(b->shape.width))
-        snprintf(why, room, "the slopes of single %ss deviate from 1 %.1f times as much as rounding explains, those of columns %.1f times", what,
-                 t->row_sigmas, b->column_sigmas);
+        snprintf(why, room,
+                 "the slopes of single %ss deviate from 1 %.1f times as much as rounding explains, those of columns "
+                 "%.1f times",
+                 what, t->row_sigmas, b->column_sigmas);
     else
         return 0;
     return 1;
@@ -219,7 +228,8 @@ int local_bias_judge(struct local_bias *b, char *why, size_t room)
 
 /* --- where --- */
 
-/* Adds up what belongs to each row, or to each head: the rows of b->bias, which are sorted by rows. Returns how many there are. */
+/* Adds up what belongs to each row, or to each head: the rows of b->bias, which are sorted by rows. Returns how many
+ * there are. */
 static size_t add_up(const struct local_bias *b, int heads, struct bias_sum *sums, int32_t *sequence, int32_t *index)
 {
     const struct bias *t = &b->bias;
@@ -242,8 +252,10 @@ static size_t add_up(const struct local_bias *b, int heads, struct bias_sum *sum
 void local_bias_where(struct local_bias *b, const char *part_name, char text[EXPLAIN_ROOM])
 {
     size_t count = b->bias.count, width = b->shape.parts > 1 ? b->shape.parts : b->shape.width, most = 0;
-    struct bias_sum *sums = cli_must(calloc(count + 1, sizeof *sums)), *heads = cli_must(calloc(b->shape.parts + 1, sizeof *heads));
-    int32_t *sequence = cli_must(calloc(count + 1, sizeof *sequence)), *index = cli_must(calloc(count + 1, sizeof *index));
+    struct bias_sum *sums = cli_must(calloc(count + 1, sizeof *sums)),
+                    *heads = cli_must(calloc(b->shape.parts + 1, sizeof *heads));
+    int32_t *sequence = cli_must(calloc(count + 1, sizeof *sequence)),
+            *index = cli_must(calloc(count + 1, sizeof *index));
     unsigned char *row = cli_must(calloc(count + 1, 1)), *column = cli_must(calloc(width + 1, 1));
     size_t rows = add_up(b, 0, sums, sequence, index);
     add_up(b, 1, heads, sequence, index);

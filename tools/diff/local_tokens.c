@@ -1,5 +1,5 @@
-/* tools/diff/local_tokens.c -- `diff --local`: whether the tokens that a dump chose have the largest logit of the dump's own rows, and
- * whether its drafts were rejected rightly. */
+/* tools/diff/local_tokens.c -- `diff --local`: whether the tokens that a dump chose have the largest logit of the
+ * dump's own rows, and whether its drafts were rejected rightly. */
 #include "tools/diff/local.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 #define LOGITS "lm_head.output"
 
-/* Whether the row that a rejected draft follows was kept. Without a list `parent`, a draft follows the row before it. */
+/* Whether the row that a rejected draft follows was kept. Without a list `parent`, a draft follows the row before
+ * it. */
 static int follows_a_kept_row(const json_t *line, size_t i)
 {
     const json_t *parent = json_array_get(json_object_get(line, "parent"), i);
@@ -17,7 +18,8 @@ static int follows_a_kept_row(const json_t *line, size_t i)
     return is_first || (at < i && !json_is_false(json_array_get(json_object_get(line, "accepted"), at)));
 }
 
-void local_reject(struct diff_side *side, const struct diff_series *s, const json_t *line, size_t i, const struct diff_row *row)
+void local_reject(struct diff_side *side, const struct diff_series *s, const json_t *line, size_t i,
+                  const struct diff_row *row)
 {
     if (s->depth >= 0 || strcmp(s->name, LOGITS) || !follows_a_kept_row(line, i))
         return;
@@ -37,10 +39,12 @@ static void judge_token(struct local_result *r, const struct diff_row *row, cons
         return;
     if (token < width && x[token] == x[best]) {
         if (!r->ties++ && !r->wrong_rows)
-            snprintf(r->why, sizeof r->why, "index %d: token %d has the same logit as token %zu, which has the lower number", row->index,
+            snprintf(r->why, sizeof r->why,
+                     "index %d: token %d has the same logit as token %zu, which has the lower number", row->index,
                      row->token, best);
     } else if (!r->wrong_rows++) {
-        snprintf(r->why, sizeof r->why, "index %d: token %d was chosen, but token %zu has the largest logit of the row before, by %.3g",
+        snprintf(r->why, sizeof r->why,
+                 "index %d: token %d was chosen, but token %zu has the largest logit of the row before, by %.3g",
                  row->index, row->token, best, token < width ? x[best] - x[token] : INFINITY);
     }
 }
@@ -54,7 +58,8 @@ static void judge_rejected(struct local_result *r, const struct diff_side *side,
             if (row->sequence != draft->sequence || row->index != draft->index || row->token != draft->token)
                 continue;
             if (!r->wrong_rows++)
-                snprintf(r->why, sizeof r->why, "index %d: draft %d was rejected, and then the same token was chosen", row->index, row->token);
+                snprintf(r->why, sizeof r->why, "index %d: draft %d was rejected, and then the same token was chosen",
+                         row->index, row->token);
         }
 }
 

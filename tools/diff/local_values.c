@@ -1,5 +1,5 @@
-/* tools/diff/local_values.c -- the values of a dump as matrices, and the values that are computed from them because the dump lacks
- * them. */
+/* tools/diff/local_values.c -- the values of a dump as matrices, and the values that are computed from them because the
+ * dump lacks them. */
 #include "tools/diff/local.h"
 
 #include <limits.h>
@@ -16,7 +16,10 @@ static int layer_of(const char *name)
     return naming_place(name, &step, &last);
 }
 
-size_t local_base(const struct local_values *v, int depth) { return depth >= 0 && v->conventions.value[FIRST_ROW] ? 0 : 1; }
+size_t local_base(const struct local_values *v, int depth)
+{
+    return depth >= 0 && v->conventions.value[FIRST_ROW] ? 0 : 1;
+}
 
 size_t local_width(const struct local_values *v, const struct reference_operator *op, int layer)
 {
@@ -51,8 +54,8 @@ double local_unit(const struct local_values *v, const struct diff_series *s)
     return coarse ? v->arithmetic : unit;
 }
 
-/* diff_numbers returns pairs (2p, 2p+1) if the dump says that it has halves. The checkpoint has halves too, or it is the engine that
- * reordered the pairs. */
+/* diff_numbers returns pairs (2p, 2p+1) if the dump says that it has halves. The checkpoint has halves too, or it is
+ * the engine that reordered the pairs. */
 static void to_checkpoint(const struct local_values *v, const struct diff_series *s, double *x)
 {
     double row[512];
@@ -66,7 +69,8 @@ static void to_checkpoint(const struct local_values *v, const struct diff_series
     }
 }
 
-void local_numbers(const struct local_values *v, const struct diff_series *s, double *x, unsigned char *present, int32_t *tokens)
+void local_numbers(const struct local_values *v, const struct diff_series *s, double *x, unsigned char *present,
+                   int32_t *tokens)
 {
     for (size_t k = 0; k < s->count; k++) {
         const struct diff_row *row = &s->rows[k];
@@ -89,7 +93,8 @@ static struct local_value *add(struct local_values *v, int noisy, const char *na
     }
     struct local_value *n = &v->list[noisy][v->count[noisy]++];
     *n = (struct local_value){.name = cli_must(strdup(name)), .depth = depth, .width = width,
-                              .x = cli_must(calloc(v->rows * width + 1, sizeof(double))), .present = cli_must(calloc(v->rows + 1, 1))};
+                              .x = cli_must(calloc(v->rows * width + 1, sizeof(double))),
+                              .present = cli_must(calloc(v->rows + 1, 1))};
     return n;
 }
 
@@ -113,7 +118,8 @@ static const struct local_value *tokens_of(struct local_values *v, int depth)
     for (size_t i = 0; i < v->side->count; i++)
         for (size_t k = 0; k < v->side->series[i].count && v->side->series[i].depth == depth; k++) {
             const struct diff_row *row = &v->side->series[i].rows[k];
-            if (row->sequence == v->sequence && row->token >= 0 && row->index >= -1 && (size_t)(row->index + 1) < v->rows)
+            if (row->sequence == v->sequence && row->token >= 0 && row->index >= -1 &&
+                (size_t)(row->index + 1) < v->rows)
                 tokens[row->index + 1] = row->token;
         }
     for (size_t i = 0; i < v->rows; i++) {
@@ -239,15 +245,18 @@ static void join(char merged[200], const char *more)
     }
 }
 
-int local_inputs(struct local_values *v, int noisy, const struct reference_operator *op, int layer, struct reference_call *call,
-                 unsigned char *present, char *merged)
+int local_inputs(struct local_values *v, int noisy, const struct reference_operator *op, int layer,
+                 struct reference_call *call, unsigned char *present, char *merged)
 {
     char name[128];
     int depth, own = layer >= config_of(v)->num_hidden_layers ? layer - config_of(v)->num_hidden_layers : -1;
-    unsigned char *earlier = cli_must(malloc(v->rows + 1)); /* the rows of which all earlier rows have the inputs that op->all_rows names */
+    unsigned char *earlier = cli_must(malloc(v->rows + 1)); /* the rows of which all earlier rows have the inputs that
+                                                               op->all_rows names */
     memset(earlier, 1, v->rows);
-    /* the hidden state of the phantom row is zeros; with module-hidden=target, that of row i of depth `own` is token i + own's */
-    size_t hidden = !strcmp(op->name, "hidden"), shift = hidden && own > 0 && v->conventions.value[MODULE_HIDDEN] ? (size_t)own : 0;
+    /* the hidden state of the phantom row is zeros; with module-hidden=target, that of row i of depth `own` is token i
+     * + own's */
+    size_t hidden = !strcmp(op->name, "hidden"),
+           shift = hidden && own > 0 && v->conventions.value[MODULE_HIDDEN] ? (size_t)own : 0;
     memset(present, 1, v->rows);
     memset(present, 0, local_base(v, own));
     for (int i = 0; i < REFERENCE_INPUTS; i++)
@@ -257,7 +266,8 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
             continue;
         const struct local_value *in = local_value(v, noisy, name, depth, layer);
         int is_kept = !strcmp(op->inputs[i], "<kept");
-        size_t all = is_kept ? local_base(v, own) + (size_t)config_of(v)->index_topk : 0; /* rows before it attend to all rows */
+        size_t all = is_kept ? local_base(v, own) + (size_t)config_of(v)->index_topk : 0; /* rows before it attend to
+                                                                                             all rows */
         for (size_t s = all; s < v->rows && is_kept && !in; s++)
             present[s] = 0;
         if (is_kept && !in)
@@ -291,7 +301,9 @@ static void compute_some(struct local_values *v, struct reference_call *call, co
 {
     struct reference_call k = *call;
     size_t in = call->in_width[0], out = local_width(v, call->op, call->layer), n = 0;
-    double *x = cli_must(malloc((v->rows * in + 1) * sizeof *x)), *y = cli_must(malloc((v->rows * out + 1) * sizeof *y)), *slack = cli_must(malloc((v->rows * out + 1) * sizeof *slack));
+    double *x = cli_must(malloc((v->rows * in + 1) * sizeof *x)),
+           *y = cli_must(malloc((v->rows * out + 1) * sizeof *y)),
+           *slack = cli_must(malloc((v->rows * out + 1) * sizeof *slack));
     for (size_t s = 0; s < v->rows; s++)
         if (only[s])
             memcpy(x + n++ * in, call->in[0] + s * in, in * sizeof *x);

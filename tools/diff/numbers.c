@@ -12,7 +12,8 @@ double diff_round(enum diff_dtype dtype, double x)
     if (dtype > DIFF_F32 || !isfinite(x) || x == 0)
         return x;
     frexp(x, &e);
-    double ulp = ldexp(1, (e - 1 < f[dtype].least ? f[dtype].least : e - 1) - (f[dtype].digits - 1)), y = rint(x / ulp) * ulp;
+    double ulp = ldexp(1, (e - 1 < f[dtype].least ? f[dtype].least : e - 1) - (f[dtype].digits - 1)),
+           y = rint(x / ulp) * ulp;
     return fabs(y) > f[dtype].most ? copysign(INFINITY, x) : copysign(y, x);
 }
 
@@ -39,7 +40,8 @@ uint64_t diff_bits(enum diff_dtype dtype, double x)
 {
     static const int sign_at[] = {15, 15, 31, 63};
     if (dtype == DIFF_INTEGERS)
-        return x >= 0x1p63 ? INT64_MAX : (uint64_t)(int64_t)x; /* the double nearest to INT64_MAX is larger than INT64_MAX */
+        return x >= 0x1p63 ? INT64_MAX : (uint64_t)(int64_t)x; /* the double nearest to INT64_MAX is larger than
+                                                                  INT64_MAX */
     return magnitude_bits(dtype, x) | (uint64_t)!!signbit(x) << sign_at[dtype];
 }
 

@@ -33,19 +33,21 @@ static json_t *place_json(const struct tap *t, const struct diff_place *p, int s
     if (!set)
         return json_null();
     if (p->column == DIFF_NO_COLUMN)
-        return json_pack("{s:s,s:i,s:i,s:o,s:n,s:f,s:f}", "tap", t->a->name, "sequence", p->sequence, "index", p->index, "token",
-                         p->token < 0 ? json_null() : json_integer(p->token), "column", "a", p->a, "b", p->b);
+        return json_pack("{s:s,s:i,s:i,s:o,s:n,s:f,s:f}", "tap", t->a->name, "sequence", p->sequence, "index", p->index,
+                         "token", p->token < 0 ? json_null() : json_integer(p->token), "column", "a", p->a, "b", p->b);
     snprintf(a, sizeof a, "0x%llx", (unsigned long long)p->a_bits);
     snprintf(b, sizeof b, "0x%llx", (unsigned long long)p->b_bits);
-    return json_pack("{s:s,s:i,s:i,s:o,s:I,s:o,s:o,s:s,s:s,s:I}", "tap", t->a->name, "sequence", p->sequence, "index", p->index,
-                     "token", p->token < 0 ? json_null() : json_integer(p->token), "column", (json_int_t)p->column, "a",
-                     number(t, p->a), "b", number(t, p->b), "a_bits", a, "b_bits", b, "ulps", (json_int_t)p->ulps);
+    return json_pack("{s:s,s:i,s:i,s:o,s:I,s:o,s:o,s:s,s:s,s:I}", "tap", t->a->name, "sequence", p->sequence, "index",
+                     p->index, "token", p->token < 0 ? json_null() : json_integer(p->token), "column",
+                     (json_int_t)p->column, "a", number(t, p->a), "b", number(t, p->b), "a_bits", a, "b_bits", b,
+                     "ulps", (json_int_t)p->ulps);
 }
 
 static json_t *tap_json(const struct tap *t)
 {
     json_t *histogram = json_object();
-    int measured = t->dtype != DIFF_INTEGERS && t->rows > 0, numbers = measured && !t->is_stats, choice = t->is_choice && t->rows > 0;
+    int measured = t->dtype != DIFF_INTEGERS && t->rows > 0, numbers = measured && !t->is_stats,
+        choice = t->is_choice && t->rows > 0;
     char name[48];
     for (size_t i = 0; i < ULP_BUCKETS; i++)
         if (t->ulps[i]) {
@@ -54,17 +56,20 @@ static json_t *tap_json(const struct tap *t)
         }
     json_t *j = json_pack("{s:s,s:o,s:o,s:s,s:o,s:s,s:I,s:I,s:I,s:I,s:I}", "name", t->a->name, "layer",
                           t->a->layer < 0 ? json_null() : json_integer(t->a->layer), "mtp_depth",
-                          t->a->depth < 0 ? json_null() : json_integer(t->a->depth), "verdict", verdict_name[t->verdict], "why",
-                          *t->why ? json_string(t->why) : json_null(), "dtype", dtype_name[t->dtype], "rows", (json_int_t)t->rows,
-                          "rows_after_a_tie_flip", (json_int_t)t->after, "rows_only_in_a", (json_int_t)t->only_a, "rows_only_in_b",
+                          t->a->depth < 0 ? json_null() : json_integer(t->a->depth), "verdict",
+                          verdict_name[t->verdict], "why", *t->why ? json_string(t->why) : json_null(), "dtype",
+                          dtype_name[t->dtype], "rows", (json_int_t)t->rows, "rows_after_a_tie_flip",
+                          (json_int_t)t->after, "rows_only_in_a", (json_int_t)t->only_a, "rows_only_in_b",
                           (json_int_t)t->only_b, "numbers", (json_int_t)t->numbers);
     json_t *more = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "bits_equal",
                              t->numbers ? json_real((double)t->equal / (double)t->numbers) : json_null(), "max_ulps",
-                             numbers ? json_integer((json_int_t)t->most_ulps) : json_null(), "ulps", histogram, "max_abs",
-                             measured ? real_or_null(t->max_abs) : json_null(), "relative",
+                             numbers ? json_integer((json_int_t)t->most_ulps) : json_null(), "ulps", histogram,
+                             "max_abs", measured ? real_or_null(t->max_abs) : json_null(), "relative",
                              measured ? real_or_null(t->relative) : json_null(), "bound",
-                             t->bound > 0 ? json_real(t->bound) : json_null(), "nmse", numbers ? real_or_null(t->nmse) : json_null(),
-                             "cosine", numbers ? real_or_null(t->cosine) : json_null(), "first", place_json(t, &t->first, t->differs));
+                             t->bound > 0 ? json_real(t->bound) : json_null(), "nmse",
+                             numbers ? real_or_null(t->nmse) : json_null(), "cosine",
+                             numbers ? real_or_null(t->cosine) : json_null(), "first",
+                             place_json(t, &t->first, t->differs));
     json_object_update(j, more);
     json_decref(more);
     if (t->bias.judged) {
@@ -81,7 +86,8 @@ static json_t *tap_json(const struct tap *t)
         json_object_set_new(j, "kl_mean", real_or_null(t->kl_mean));
         json_object_set_new(j, "kl_max", real_or_null(t->kl_max));
         json_object_set_new(j, "rows_without_probabilities", json_integer((json_int_t)t->no_logits));
-        json_object_set_new(j, "top1_agreement", real_or_null((double)t->top1_equal / (double)(t->rows - t->no_logits)));
+        json_object_set_new(j, "top1_agreement",
+                            real_or_null((double)t->top1_equal / (double)(t->rows - t->no_logits)));
     }
     if ((t->is_logits && t->rows) || choice) {
         json_object_set_new(j, "smallest_margin_a", real_or_null(t->margin_a));
@@ -96,7 +102,8 @@ static json_t *lacking(const struct cli *c, const struct diff_side *here, const 
     json_t *names = json_array();
     int is_dump = !strcmp(here->kind, "dump"); /* diff itself asks a model for the scores of its indexers */
     for (size_t i = 0; i < here->count; i++)
-        if (!diff_find(there, here->series[i].name, here->series[i].depth) && (is_dump || !strstr(here->series[i].name, ".indexer.scores")) &&
+        if (!diff_find(there, here->series[i].name, here->series[i].depth) &&
+            (is_dump || !strstr(here->series[i].name, ".indexer.scores")) &&
             cli_wants(c, here->series[i].name, here->series[i].layer))
             json_array_append_new(names, json_string(here->series[i].name));
     return names;
@@ -118,20 +125,26 @@ json_t *diff_json(const struct diff_told *t)
     json_t *taps = json_array();
     for (size_t i = 0; i < r->count; i++)
         json_array_append_new(taps, tap_json(&r->taps[i]));
-    return json_pack(
-        "{s:s,s:o,s:{s:s,s:s},s:{s:s,s:s},s:o,s:{s:s,s:i},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "verdict", verdict_name[t->verdict],
-        "verdict_of_values", t->chain ? json_string(verdict_name[r->verdict]) : json_null(), "a", "path", t->a->path, "kind", t->a->kind, "b", "path", t->b->path, "kind", t->b->kind, "tokens",
-        t->tokens ? json_integer((json_int_t)t->tokens) : json_null(), "bound", "kind", t->bounds->runs ? "measured" : "a priori",
-        "runs", t->bounds->runs, "first", r->first ? place_json(r->first, &r->first->first, r->first->differs) : json_null(),
-        "first_structural",
-        r->structural ? json_pack("{s:s,s:s,s:o,s:o,s:o}", "tap", r->structural->a->name, "why", r->structural->why, "at",
-                                  place_json(r->structural, &r->structural->worst, r->structural->breaks), "where",
-                                  text_or_null(r->where), "looks_like", text_or_null(r->looks_like))
-                      : json_null(),
-        "first_biased", r->biased ? json_pack("{s:s,s:s,s:o}", "tap", r->biased->a->name, "why", r->biased->why, "where", text_or_null(r->biased_where))
-                  : json_null(),
-        "taps", taps, "only_in_a", lacking(t->c, t->a, t->b), "only_in_b", lacking(t->c, t->b, t->a), "notes", notes(t), "local_a",
-        t->local[0] ? local_json(t->a, t->local[0]) : json_null(), "local_b", t->local[1] ? local_json(t->b, t->local[1]) : json_null());
+    return json_pack("{s:s,s:o,s:{s:s,s:s},s:{s:s,s:s},s:o,s:{s:s,s:i},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "verdict",
+                     verdict_name[t->verdict], "verdict_of_values",
+                     t->chain ? json_string(verdict_name[r->verdict]) : json_null(), "a", "path", t->a->path, "kind",
+                     t->a->kind, "b", "path", t->b->path, "kind", t->b->kind, "tokens",
+                     t->tokens ? json_integer((json_int_t)t->tokens) : json_null(), "bound", "kind",
+                     t->bounds->runs ? "measured" : "a priori", "runs", t->bounds->runs, "first",
+                     r->first ? place_json(r->first, &r->first->first, r->first->differs) : json_null(),
+                     "first_structural",
+                     r->structural
+                         ? json_pack("{s:s,s:s,s:o,s:o,s:o}", "tap", r->structural->a->name, "why", r->structural->why,
+                                     "at", place_json(r->structural, &r->structural->worst, r->structural->breaks),
+                                     "where", text_or_null(r->where), "looks_like", text_or_null(r->looks_like))
+                         : json_null(),
+                     "first_biased",
+                     r->biased ? json_pack("{s:s,s:s,s:o}", "tap", r->biased->a->name, "why", r->biased->why, "where",
+                                           text_or_null(r->biased_where))
+                               : json_null(),
+                     "taps", taps, "only_in_a", lacking(t->c, t->a, t->b), "only_in_b", lacking(t->c, t->b, t->a),
+                     "notes", notes(t), "local_a", t->local[0] ? local_json(t->a, t->local[0]) : json_null(), "local_b",
+                     t->local[1] ? local_json(t->b, t->local[1]) : json_null());
 }
 
 /* --- the table --- */
@@ -142,8 +155,8 @@ static void print_line(const struct tap *t, int width)
     if (!t->numbers)
         printf("\n");
     else if (t->is_stats)
-        printf("  %6.2f  %8s  %8.2e  %8.2e  %8.2e  %8s  %s\n", 100.0 * (double)t->equal / (double)t->numbers, "-", t->max_abs, t->relative,
-               t->bound, "-", "statistics");
+        printf("  %6.2f  %8s  %8.2e  %8.2e  %8.2e  %8s  %s\n", 100.0 * (double)t->equal / (double)t->numbers, "-",
+               t->max_abs, t->relative, t->bound, "-", "statistics");
     else if (t->dtype == DIFF_INTEGERS)
         printf("  %6.2f\n", 100.0 * (double)t->equal / (double)t->numbers);
     else
@@ -154,7 +167,8 @@ static void print_line(const struct tap *t, int width)
 static void print_place(const char *what, const struct tap *t, const struct diff_place *p)
 {
     if (p->column == DIFF_NO_COLUMN) {
-        printf("%s: %s, index %d: A = %.9g, B = %.9g, a root mean square or a projection of the row\n", what, t->a->name, p->index, p->a, p->b);
+        printf("%s: %s, index %d: A = %.9g, B = %.9g, a root mean square or a projection of the row\n", what,
+               t->a->name, p->index, p->a, p->b);
         return;
     }
     printf("%s: %s, index %d, column %zu: ", what, t->a->name, p->index, p->column);
@@ -177,7 +191,8 @@ static void print_histogram(const struct tap *t)
     printf("\n");
 }
 
-static void print_lacking(const struct cli *c, const char *which, const struct diff_side *here, const struct diff_side *there)
+static void print_lacking(const struct cli *c, const char *which, const struct diff_side *here,
+                          const struct diff_side *there)
 {
     json_t *names = lacking(c, here, there);
     size_t n = json_array_size(names);
@@ -208,14 +223,16 @@ static void print_margins(const struct tap *t)
     if (!t->rows || (!t->is_logits && !t->flips))
         return;
     if (t->no_logits)
-        printf("%s: %zu of %zu rows have no probabilities, because a logit is NaN or infinite\n", t->a->name, t->no_logits, t->rows);
+        printf("%s: %zu of %zu rows have no probabilities, because a logit is NaN or infinite\n", t->a->name,
+               t->no_logits, t->rows);
     if (t->is_logits && t->no_logits == t->rows)
         return;
     if (t->is_logits && t->is_stats)
-        printf("%s: the same best token in %zu of %zu rows; best two logits at least %.3g apart in A, %.3g in B\n", t->a->name, t->top1_equal,
-               t->rows - t->no_logits, t->margin_a, t->margin_b);
+        printf("%s: the same best token in %zu of %zu rows; best two logits at least %.3g apart in A, %.3g in B\n",
+               t->a->name, t->top1_equal, t->rows - t->no_logits, t->margin_a, t->margin_b);
     else if (t->is_logits)
-        printf("%s: KL(A || B) %.3g on average, %.3g at most; the same best token in %zu of %zu rows; best two logits at least %.3g "
+        printf("%s: KL(A || B) %.3g on average, %.3g at most; the same best token in %zu of %zu rows; best two logits "
+               "at least %.3g "
                "apart in A, %.3g in B\n",
                t->a->name, t->kl_mean, t->kl_max, t->top1_equal, t->rows - t->no_logits, t->margin_a, t->margin_b);
     else
@@ -230,8 +247,8 @@ static void print_nearest_choice(const struct comparison *r)
         if (t->is_choice && isfinite(t->margin_a) && (!nearest || t->margin_a < nearest->margin_a))
             nearest = t;
     if (nearest)
-        printf("nearest choice: %s, the last chosen %.3g before the next in A, %.3g in B\n", nearest->a->name, nearest->margin_a,
-               nearest->margin_b);
+        printf("nearest choice: %s, the last chosen %.3g before the next in A, %.3g in B\n", nearest->a->name,
+               nearest->margin_a, nearest->margin_b);
 }
 
 static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTURAL + 1], const json_t *missing)
@@ -243,9 +260,12 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
     for (int i = 0; i < 2; i++)
         if (t->local[i] && t->local[i]->first) {
             const struct local *l = t->local[i];
-            printf("%s: %c: %zu of %zu operators are %s, first %s (%s)\n", verdict_name[l->wrong ? STRUCTURAL : BIASED], "AB"[i],
-                   l->wrong + l->biased, l->judged, !l->biased ? "wrong" : l->wrong ? "wrong or biased" : "biased", l->first->series->name,
-                   l->first->operator);
+            printf("%s: %c: %zu of %zu operators are %s, first %s (%s)\n", verdict_name[l->wrong ? STRUCTURAL : BIASED],
+                   "AB"[i], l -> wrong + l -> biased, l -> judged,
+                   !l -> biased ? "wrong"
+                         : l->wrong ? "wrong or biased"
+                         : "biased",
+                   l->first->series->name, l->first->operator);
             wrong = 1;
         }
     if (!t->chain && !wrong)
@@ -254,7 +274,8 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
         return;
     printf("%s%s", wrong ? "values: " : "", verdict_name[r->verdict]);
     if (r->structural)
-        printf(": %zu of %zu taps, first %s: %s", counts[STRUCTURAL], r->count, r->structural->a->name, r->structural->why);
+        printf(": %zu of %zu taps, first %s: %s", counts[STRUCTURAL], r->count, r->structural->a->name,
+               r->structural->why);
     else if (r->verdict > IDENTICAL)
         printf(": %zu of %zu taps", counts[r->verdict], r->count);
     printf("\n");
@@ -304,8 +325,8 @@ static void print_table(const struct comparison *r, int all)
             continue;
         }
         if (!lines++)
-            printf("%-*s  %-16s  %6s  %8s  %8s  %8s  %8s  %8s  %s\n", width, "tap", "verdict", "bits %", "max ulp", "max abs", "relative",
-                   "bound", "NMSE", "cosine");
+            printf("%-*s  %-16s  %6s  %8s  %8s  %8s  %8s  %8s  %s\n", width, "tap", "verdict", "bits %", "max ulp",
+                   "max abs", "relative", "bound", "NMSE", "cosine");
         if (hidden)
             printf("... %zu more\n", hidden);
         print_line(&r->taps[i], width);

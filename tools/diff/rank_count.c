@@ -1,12 +1,14 @@
 /* tools/diff/rank_count.c -- how many tensor-parallel ranks added up the results of o_proj in a dump, and how.
  *
- * N ranks multiply an N-th part of the heads each with their columns of o_proj, and round these parts. Then the parts are added:
+ * N ranks multiply an N-th part of the heads each with their columns of o_proj, and round these parts. Then the parts
+ * are added:
  *     once    in F32, with one rounding at the end
  *     chain   one rank after the other, each sum rounded
  *     tree    ranks in pairs, then pairs of pairs, each sum rounded
- * The dump has the input of o_proj. So the reference computes all parts in double, and each candidate predicts the bits of the result. With
- * the right candidate nearly all numbers are equal, except those near a tie; with another one, many are not. A dump in F32 tells
- * nothing: the last bit of its sums depends on the order in which each rank adds its products. */
+ * The dump has the input of o_proj. So the reference computes all parts in double, and each candidate predicts the bits
+ * of the result. With the right candidate nearly all numbers are equal, except those near a tie; with another one, many
+ * are not. A dump in F32 tells nothing: the last bit of its sums depends on the order in which each rank adds its
+ * products. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +64,8 @@ static double predict(const struct rank_candidate *c, const double *part, int mo
     return diff_round(dtype, p[0]);
 }
 
-static void count_numbers(struct rank_count *n, const double *y, const double *parts, size_t numbers, enum diff_dtype dtype)
+static void count_numbers(struct rank_count *n, const double *y, const double *parts, size_t numbers,
+                          enum diff_dtype dtype)
 {
     for (size_t i = 0; i < numbers; i++) {
         double part[MOST_RANKS] = {0};
@@ -89,12 +92,13 @@ static size_t rows_of(const struct diff_series *in, const struct diff_series *ou
 }
 
 /* Computes the parts of the rows, and counts. */
-static void count_layer(struct rank_count *n, struct reference_bench *bench, const struct reference_operator *op, int layer, const struct diff_series *in,
-                        const struct diff_series *out)
+static void count_layer(struct rank_count *n, struct reference_bench *bench, const struct reference_operator *op,
+                        int layer, const struct diff_series *in, const struct diff_series *out)
 {
     size_t K = in->width, M = out->width;
     double *x = cli_must(calloc(MOST_ROWS * K + 1, sizeof *x)), *y = cli_must(calloc(MOST_ROWS * M + 1, sizeof *y));
-    double *masked = cli_must(calloc(MOST_ROWS * K + 1, sizeof *masked)), *parts = cli_must(calloc((size_t)n->most * MOST_ROWS * M + 1, sizeof *parts));
+    double *masked = cli_must(calloc(MOST_ROWS * K + 1, sizeof *masked)),
+           *parts = cli_must(calloc((size_t)n->most * MOST_ROWS * M + 1, sizeof *parts));
     size_t rows = rows_of(in, out, x, y);
     enum diff_dtype dtype = dtype_of(out, masked);
     if (dtype > DIFF_F16) {
@@ -119,7 +123,8 @@ static void count_layer(struct rank_count *n, struct reference_bench *bench, con
     free(parts);
 }
 
-static void count_dump(struct rank_count *n, const struct reference *r, struct reference_bench *bench, const struct diff_side *dump)
+static void count_dump(struct rank_count *n, const struct reference *r, struct reference_bench *bench,
+                       const struct diff_side *dump)
 {
     const struct config *c = reference_config(r);
     int tensors = 0;
@@ -134,7 +139,8 @@ static void count_dump(struct rank_count *n, const struct reference *r, struct r
         const struct diff_series *out = diff_find(dump, name, -1);
         snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.input", layer);
         const struct diff_series *in = diff_find(dump, name, -1);
-        if (!op || !in || !out || in->width != (size_t)c->num_attention_heads * (size_t)c->v_head_dim || out->width != c->dims.d)
+        if (!op || !in || !out || in->width != (size_t)c->num_attention_heads * (size_t)c->v_head_dim ||
+            out->width != c->dims.d)
             continue;
         count_layer(n, bench, op, layer, in, out);
         tensors++;
@@ -150,16 +156,17 @@ static json_t *row_of(const struct rank_count *n)
             best = c;
     for (size_t c = 0; c < CANDIDATES; c++)
         next = c != best && n->equal[c] > next ? n->equal[c] : next;
-    double all = n->numbers ? (double)n->numbers : 1, equal = (double)n->equal[best] / all, otherwise = (double)next / all;
+    double all = n->numbers ? (double)n->numbers : 1, equal = (double)n->equal[best] / all,
+           otherwise = (double)next / all;
     int told = n->numbers >= LEAST_NUMBERS && equal >= EQUAL && equal - otherwise >= APART;
     const char *why = !n->numbers                 ? n->why
                       : n->numbers < LEAST_NUMBERS ? "there are too few numbers"
                       : equal < EQUAL              ? "no number of ranks predicts the bits"
                       : n->most == 1               ? "the heads cannot be divided among ranks"
                                                    : "several numbers of ranks predict the same bits";
-    return json_pack("{s:s,s:s?,s:b,s:o,s:f,s:f,s:o}", "name", "ranks", "value", told ? candidates[best].name : NULL, "told", told, "by",
-                     told ? json_string(n->first) : json_null(), "equal", equal, "equal_otherwise", otherwise, "why",
-                     told ? json_null() : json_string(why));
+    return json_pack("{s:s,s:s?,s:b,s:o,s:f,s:f,s:o}", "name", "ranks", "value", told ? candidates[best].name : NULL,
+                     "told", told, "by", told ? json_string(n->first) : json_null(), "equal", equal, "equal_otherwise",
+                     otherwise, "why", told ? json_null() : json_string(why));
 }
 
 json_t *diff_rank_count(struct cli *c, const struct diff_side *dump, int *code)

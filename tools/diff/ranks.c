@@ -1,5 +1,5 @@
-/* tools/diff/ranks.c -- reads a dump that has a file for each rank. Each rank is read as a dump of its own, with its manifest if it has
- * one. gather.c joins the values. */
+/* tools/diff/ranks.c -- reads a dump that has a file for each rank. Each rank is read as a dump of its own, with its
+ * manifest if it has one. gather.c joins the values. */
 #include <ctype.h>
 #include <dirent.h>
 #include <stdlib.h>
@@ -81,7 +81,8 @@ static void add_file(struct rank_file **files, size_t *count, char *path, long r
     (*files)[(*count)++] = (struct rank_file){path, rank};
 }
 
-/* Lists the files of a directory whose names have the numbers of ranks, and the files in directories with such names. */
+/* Lists the files of a directory whose names have the numbers of ranks, and the files in directories with such
+ * names. */
 static void list_directory(const char *path, struct rank_file **files, size_t *count)
 {
     DIR *directory = opendir(path);
@@ -125,19 +126,20 @@ static int list_files(struct cli *c, const char *path, struct rank_file **files,
     free(whole);
     for (size_t i = 1; i < *count; i++)
         if ((*files)[i].rank == (*files)[i - 1].rank)
-            return cli_fail(c, EXIT_OTHER, "%s: two dumps are of rank %ld: %s and %s", path, (*files)[i].rank, (*files)[i - 1].path,
-                            (*files)[i].path);
+            return cli_fail(c, EXIT_OTHER, "%s: two dumps are of rank %ld: %s and %s", path, (*files)[i].rank,
+                            (*files)[i - 1].path, (*files)[i].path);
     return EXIT_DONE;
 }
 
 /* --- reading --- */
 
 /* Adds the rows of another rank. Without a manifest, they come after the rows of the ranks before. */
-static int add_rows(struct cli *c, struct diff_side *side, struct diff_series *to, const struct diff_series *from, const char *path)
+static int add_rows(struct cli *c, struct diff_side *side, struct diff_series *to, const struct diff_series *from,
+                    const char *path)
 {
     if (from->width != to->width || from->item != to->item || from->dtype != to->dtype)
-        return cli_fail(c, EXIT_OTHER, "%s: %s is %s, in rank %d %s: concat:0 cannot join them", path, to->name, from->shape,
-                        side->ranks[0].rank, to->shape);
+        return cli_fail(c, EXIT_OTHER, "%s: %s is %s, in rank %d %s: concat:0 cannot join them", path, to->name,
+                        from->shape, side->ranks[0].rank, to->shape);
     to->rows = cli_must(realloc(to->rows, (to->room = to->count + from->count + 1) * sizeof *to->rows));
     for (size_t k = 0; k < from->count; k++) {
         struct diff_row row = from->rows[k];
@@ -148,7 +150,8 @@ static int add_rows(struct cli *c, struct diff_side *side, struct diff_series *t
     return EXIT_DONE;
 }
 
-/* Makes a side of all values that some rank has. A value has the rows of the first rank that has it, or those of all ranks (concat:0). */
+/* Makes a side of all values that some rank has. A value has the rows of the first rank that has it, or those of all
+ * ranks (concat:0). */
 static int unite(struct cli *c, struct diff_side *side)
 {
     for (size_t i = 0; i < side->rank_count; i++)
@@ -179,7 +182,8 @@ static void unite_tokens(struct diff_side *side)
     }
 }
 
-static int read_ranks(struct cli *c, struct diff_side *side, const struct rank_file *files, size_t count, const struct naming *names, int layers)
+static int read_ranks(struct cli *c, struct diff_side *side, const struct rank_file *files, size_t count,
+                      const struct naming *names, int layers)
 {
     int code = EXIT_DONE;
     side->ranks = cli_must(calloc(count, sizeof *side->ranks));
@@ -192,7 +196,8 @@ static int read_ranks(struct cli *c, struct diff_side *side, const struct rank_f
         side->has_manifest |= side->ranks[i].has_manifest;
         side->has_steps |= side->ranks[i].has_steps;
         if (code == EXIT_DONE && side->ranks[i].has_manifest != side->ranks[0].has_manifest)
-            code = cli_fail(c, EXIT_OTHER, "%s and %s: one has a manifest, and one has none", files[0].path, files[i].path);
+            code = cli_fail(c, EXIT_OTHER, "%s and %s: one has a manifest, and one has none", files[0].path,
+                            files[i].path);
         if (code == EXIT_DONE && side->ranks[i].is_stats)
             code = cli_fail(c, EXIT_OTHER, "%s: it has statistics, which cannot be joined", files[i].path);
         if (i == 0 && code == EXIT_DONE)

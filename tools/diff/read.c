@@ -44,7 +44,8 @@ static void take_entries(struct diff_reader *r)
     r->entries = cli_must(malloc((r->count + 1) * sizeof *r->entries));
     for (size_t i = 0; i < r->count; i++) {
         vb_tensors_at(r->side->file, i, &t);
-        r->entries[i] = (struct diff_entry){.name = t.name, .dtype_name = t.dtype, .ndim = t.ndim, .data = t.data, .bytes = t.bytes};
+        r->entries[i] = (struct diff_entry){.name = t.name, .dtype_name = t.dtype, .ndim = t.ndim, .data = t.data,
+                                            .bytes = t.bytes};
         memcpy(r->entries[i].shape, t.shape, sizeof t.shape);
     }
     qsort(r->entries, r->count, sizeof *r->entries, by_place_in_file);
@@ -57,7 +58,8 @@ static int map_file(struct diff_reader *r)
     /* a pipe is refused; without O_NONBLOCK, opening it would wait for a writer */
     int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-        int code = cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, fd < 0 ? strerror(errno) : "not a file");
+        int code = cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path,
+                            fd < 0 ? strerror(errno) : "not a file");
         if (fd >= 0)
             close(fd);
         return code;
@@ -140,7 +142,8 @@ static int fill(struct diff_reader *r, const struct diff_entry *e, struct diff_s
     shape_of(e, line, &rows, &width);
     rows = picked ? json_array_size(picked) : rows;
     int scores = naming_of_context(s->name);
-    if (s->item && ((width != s->width && (!scores || e->stats)) || item != s->item || s->is_stats != (e->stats != NULL))) {
+    if (s->item &&
+        ((width != s->width && (!scores || e->stats)) || item != s->item || s->is_stats != (e->stats != NULL))) {
         note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
         return EXIT_DONE;
     }
@@ -157,7 +160,8 @@ static int fill(struct diff_reader *r, const struct diff_entry *e, struct diff_s
     r->side->has_steps |= json_is_integer(step);
     int outside = json_is_integer(step) && !filter_has(r->c->steps, json_integer_value(step));
     for (size_t i = 0; i < rows; i++) {
-        struct diff_row row = {.index = (int32_t)i, .token = -1, .outside = outside, .width = width, .data = data ? data + i * width * item : NULL};
+        struct diff_row row = {.index = (int32_t)i, .token = -1, .outside = outside, .width = width,
+                               .data = data ? data + i * width * item : NULL};
         if (picked && data)
             row.data = data + (size_t)json_integer_value(json_array_get(picked, i)) * width * item;
         if (e->stats) {
@@ -202,7 +206,8 @@ const char *diff_line_fault(const json_t *line, const struct diff_entry *e)
         return "not a line of a dump's manifest: tensor or name is missing";
     for (size_t i = 0; i < 2; i++) {
         const json_t *place = json_object_get(line, i ? "mtp_depth" : "layer");
-        if (place && !json_is_null(place) && (!json_is_integer(place) || json_integer_value(place) < 0 || json_integer_value(place) > 1 << 20))
+        if (place && !json_is_null(place) &&
+            (!json_is_integer(place) || json_integer_value(place) < 0 || json_integer_value(place) > 1 << 20))
             return "layer and mtp_depth are whole numbers from 0, or null";
     }
     const json_t *picked = json_object_get(line, "rows"), *dims = json_object_get(line, "row_dims");
@@ -256,8 +261,8 @@ int diff_take_line(struct diff_reader *r, const struct diff_entry *e, const json
     return fill(r, e, diff_series_of(r->side, answer == NAMING_FOUND ? name : said, d), line);
 }
 
-static int manifest_line(struct diff_reader *r, const char *manifest, size_t number, const json_t *line, size_t *missing,
-                         size_t *changed)
+static int manifest_line(struct diff_reader *r, const char *manifest, size_t number, const json_t *line,
+                         size_t *missing, size_t *changed)
 {
     const char *fault = diff_line_fault(line, NULL);
     struct diff_entry *e = fault ? NULL : entry_named(r, json_string_value(json_object_get(line, "tensor")));
@@ -277,8 +282,9 @@ static int manifest_line(struct diff_reader *r, const char *manifest, size_t num
         SHA256Data((const uint8_t *)e->data, e->bytes, digest);
     if (json_is_string(sha) && strcmp(json_string_value(sha), digest)) {
         if (!(*changed)++)
-            note(r->side, "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped", r->path,
-                 e->name);
+            note(r->side,
+                 "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped",
+                 r->path, e->name);
     }
     if (!is_readable(r, e, &dtype))
         return EXIT_DONE;
@@ -287,7 +293,8 @@ static int manifest_line(struct diff_reader *r, const char *manifest, size_t num
 
 static int read_manifest(struct diff_reader *r)
 {
-    size_t length = strlen(r->path), stem = length > 12 && !strcmp(r->path + length - 12, ".safetensors") ? length - 12 : length;
+    size_t length = strlen(r->path),
+           stem = length > 12 && !strcmp(r->path + length - 12, ".safetensors") ? length - 12 : length;
     size_t room = 0, number = 0, missing = 0, changed = 0;
     char *manifest = cli_must(malloc(length + 8)), *text = NULL;
     int code = EXIT_DONE;
@@ -305,8 +312,9 @@ static int read_manifest(struct diff_reader *r)
         struct json_trouble why;
         json_t *line = json_load_any_number(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
         r->side->has_manifest = 1;
-        code = json_is_object(line) ? manifest_line(r, manifest, ++number, line, &missing, &changed)
-                                    : bad_line(r, manifest, number + 1, "it is not a JSON object: is the manifest cut short?");
+        code = json_is_object(line)
+                   ? manifest_line(r, manifest, ++number, line, &missing, &changed)
+                   : bad_line(r, manifest, number + 1, "it is not a JSON object: is the manifest cut short?");
         json_decref(line);
     }
     if (f)
@@ -368,7 +376,8 @@ static void file_tokens(struct diff_reader *r, const struct diff_entry *e)
         double x;
         diff_numbers(&s, &row, &x);
         if (!(x >= 0 && x <= INT32_MAX)) {
-            note(side, "%s: %s [%lld] is %.0f, which is no token: the tokens are left out", r->path, e->name, (long long)i, x);
+            note(side, "%s: %s [%lld] is %.0f, which is no token: the tokens are left out", r->path, e->name,
+                 (long long)i, x);
             side->token_count = 0;
             return;
         }
@@ -391,7 +400,8 @@ static void guess_layers(struct diff_reader *r)
     for (size_t i = 0; i < r->count && r->side->layers < 0; i++)
         for (size_t k = 0; k < 4; k++) {
             int step, last, layer = naming_place(r->entries[i].name, &step, &last);
-            if (layer >= 0 && strstr(r->entries[i].name, only_mtp[k]) && (r->side->layers < 0 || layer < r->side->layers))
+            if (layer >= 0 && strstr(r->entries[i].name, only_mtp[k]) &&
+                (r->side->layers < 0 || layer < r->side->layers))
                 r->side->layers = layer;
         }
 }
@@ -447,7 +457,8 @@ static void note_unused(struct diff_reader *r)
 {
     size_t line, unused = r->c->naming ? naming_file_unused(r->c->naming, &line) : 0;
     if (unused)
-        note(r->side, "%s: line %zu matches no tensor of %s%s", r->c->names, line, r->side->path, unused > 1 ? ", nor do others" : "");
+        note(r->side, "%s: line %zu matches no tensor of %s%s", r->c->names, line, r->side->path,
+             unused > 1 ? ", nor do others" : "");
 }
 
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)
@@ -458,13 +469,16 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     if (c->naming)
         naming_file_forget(c->naming);
     int is_dir = !stat(path, &st) && S_ISDIR(st.st_mode), code;
-    *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array(), .places = json_object()};
+    *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array(),
+                               .places = json_object()};
     r.path = is_dir ? cli_must(inside) : path;
     if (is_dir && !vb_file_exists(inside))
-        code = cli_fail(c, EXIT_OTHER, "%s has neither config.json nor dump.safetensors: it is no model and no dump", path);
+        code = cli_fail(c, EXIT_OTHER, "%s has neither config.json nor dump.safetensors: it is no model and no dump",
+                        path);
     else if (diff_is_stats(path))
-        code = c->command && c->command != &command_diff ? cli_fail(c, EXIT_OTHER, "%s: it has statistics; only diff can use them", path)
-                                                         : diff_read_stats(&r);
+        code = c->command && c->command != &command_diff
+                   ? cli_fail(c, EXIT_OTHER, "%s: it has statistics; only diff can use them", path)
+                   : diff_read_stats(&r);
     else
         code = map_file(&r);
     if (code == EXIT_DONE && !side->is_stats)

@@ -1,4 +1,5 @@
-/* tools/diff/read.h -- between read.c, which reads dumps of tensors, and read_stats.c, which reads statistics (tools/dump/stats.h). */
+/* tools/diff/read.h -- between read.c, which reads dumps of tensors, and read_stats.c, which reads statistics
+ * (tools/dump/stats.h). */
 #ifndef VB_DIFF_READ_H
 #define VB_DIFF_READ_H
 
@@ -24,7 +25,8 @@ struct diff_reader {
 
 /* Returns the size of a number of this dtype, or 0 if diff cannot read the dtype. */
 size_t diff_dtype_of(const char *name, enum diff_dtype *dtype);
-/* Returns what is wrong with a line of a manifest for this tensor, or NULL. Without a tensor, checks only what all lines have. */
+/* Returns what is wrong with a line of a manifest for this tensor, or NULL. Without a tensor, checks only what all
+ * lines have. */
 const char *diff_line_fault(const json_t *line, const struct diff_entry *e);
 /* Adds the rows of a tensor to the series of the name in the line. */
 int diff_take_line(struct diff_reader *r, const struct diff_entry *e, const json_t *line);

@@ -1,4 +1,5 @@
-/* tools/diff/read_stats.c -- reads a file that `dump --stats` has written (tools/dump/stats.h). Files are not trusted. */
+/* tools/diff/read_stats.c -- reads a file that `dump --stats` has written (tools/dump/stats.h). Files are not
+ * trusted. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -48,16 +49,20 @@ static json_int_t count_at(const json_t *line, const char *key, size_t i, size_t
     const json_t *list = json_object_get(line, key), *x = json_array_get(list, i);
     if (!list)
         return 0;
-    return json_is_integer(x) && json_integer_value(x) >= 0 && (size_t)json_integer_value(x) <= width ? json_integer_value(x) : -1;
+    return json_is_integer(x) && json_integer_value(x) >= 0 && (size_t)json_integer_value(x) <= width
+               ? json_integer_value(x)
+               : -1;
 }
 
 static const char *row_fault(const json_t *line, size_t i, size_t width, struct stats_row *s)
 {
-    const json_t *projections = json_array_get(json_object_get(line, "projections"), i), *top = json_array_get(json_object_get(line, "top"), i);
+    const json_t *projections = json_array_get(json_object_get(line, "projections"), i),
+                 *top = json_array_get(json_object_get(line, "top"), i);
     json_int_t nans = count_at(line, "nan", i, width), infinities = count_at(line, "inf", i, width);
     double sum = 0;
-    *s = (struct stats_row){.min = real_at(line, "min", i), .max = real_at(line, "max", i), .mean = real_at(line, "mean", i),
-                            .rms = real_at(line, "rms", i), .has_top = json_array_size(top) == 4};
+    *s = (struct stats_row){.min = real_at(line, "min", i), .max = real_at(line, "max", i),
+                            .mean = real_at(line, "mean", i), .rms = real_at(line, "rms", i),
+                            .has_top = json_array_size(top) == 4};
     for (size_t p = 0; p < STATS_PROJECTIONS; p++) {
         const json_t *x = json_array_get(projections, p);
         s->projection[p] = json_is_number(x) ? json_number_value(x) : NAN;
@@ -68,8 +73,9 @@ static const char *row_fault(const json_t *line, size_t i, size_t width, struct 
         s->top[k] = json_is_number(x) && (k % 2 || json_is_integer(x)) ? json_number_value(x) : NAN;
         sum += fabs(s->top[k]);
     }
-    if (json_array_size(projections) != STATS_PROJECTIONS || !isfinite(s->min) || !isfinite(s->max) || !isfinite(s->mean) || !(s->rms >= 0) ||
-        !isfinite(s->rms + sum) || nans < 0 || infinities < 0 || s->min > s->max)
+    if (json_array_size(projections) != STATS_PROJECTIONS || !isfinite(s->min) || !isfinite(s->max) ||
+        !isfinite(s->mean) || !(s->rms >= 0) || !isfinite(s->rms + sum) || nans < 0 || infinities < 0 ||
+        s->min > s->max)
         return "min, max, mean, rms, projections, nan, inf or top of a row is missing or no number";
     s->nans = (size_t)nans;
     s->infinities = (size_t)infinities;
@@ -86,7 +92,8 @@ static const char *hash_fault(const json_t *line, size_t i, char sha256[17])
 }
 
 /* Copies `values` to data, in the dtype of the tensor. */
-static const char *values_fault(const json_t *line, enum diff_dtype dtype, size_t item, size_t rows, size_t width, char *data)
+static const char *values_fault(const json_t *line, enum diff_dtype dtype, size_t item, size_t rows, size_t width,
+                                char *data)
 {
     for (size_t r = 0; r < rows; r++) {
         const json_t *row = json_array_get(json_object_get(line, "values"), r);
@@ -111,7 +118,8 @@ static const char *values_fault(const json_t *line, enum diff_dtype dtype, size_
 }
 
 /* Fills the entry from `shape` and `dtype`. */
-static const char *shape_fault(const json_t *line, struct diff_entry *e, enum diff_dtype *dtype, size_t *item, size_t *width)
+static const char *shape_fault(const json_t *line, struct diff_entry *e, enum diff_dtype *dtype, size_t *item,
+                               size_t *width)
 {
     const json_t *shape = json_object_get(line, "shape");
     const char *name = json_string_value(json_object_get(line, "dtype"));
@@ -142,7 +150,8 @@ static const char *tensor_fault(struct diff_reader *r, const json_t *line, struc
     fault = fault ? fault : shape_fault(line, e, &dtype, &item, &width);
     if (!fault && (json_object_get(line, "rows") || json_object_get(line, "row_dims")))
         fault = "statistics have no rows and row_dims: every row is listed";
-    fault = fault ? fault : diff_line_fault(line, e); /* sequence, token and index have as many items as there are rows */
+    fault = fault ? fault : diff_line_fault(line, e); /* sequence, token and index have as many items as there are
+                                                         rows */
     if (fault)
         return fault;
     size_t rows = (size_t)e->shape[0];

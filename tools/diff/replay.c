@@ -1,4 +1,5 @@
-/* tools/diff/replay.c -- `verbatim replay`: computes operators of the engine or of the reference on the inputs that a file contains. */
+/* tools/diff/replay.c -- `verbatim replay`: computes operators of the engine or of the reference on the inputs that a
+ * file contains. */
 #include "tools/diff/replay.h"
 
 #include <string.h>
@@ -11,8 +12,8 @@ static const char *place_of(const struct reference_operator *o)
 }
 
 /* Prints one operator, or adds it to `all`. */
-static void add(const struct cli *c, json_t *all, const char *operator, const char *place, const char *output, const char *const *inputs,
-                size_t most, const char *roundings)
+static void add(const struct cli *c, json_t *all, const char *operator, const char * place, const char *output,
+                const char *const *inputs, size_t most, const char *roundings)
 {
     json_t *list = json_array();
     char text[256] = "";
@@ -22,8 +23,8 @@ static void add(const struct cli *c, json_t *all, const char *operator, const ch
     }
     if (!c->json)
         printf("%-26s %-6s %-38s %s\n", operator, place, output, text);
-    json_array_append_new(all, json_pack("{s:s,s:s,s:s,s:o,s:s}", "operator", operator, "in", place, "output", output, "inputs", list,
-                                         "roundings", roundings));
+    json_array_append_new(all, json_pack("{s:s,s:s,s:s,s:o,s:s}", "operator", operator, "in", place, "output", output,
+                                         "inputs", list, "roundings", roundings));
 }
 
 static int list(const struct cli *c)
@@ -40,7 +41,8 @@ static int list(const struct cli *c)
     if (c->json)
         return cli_print_json(json_pack("{s:o}", "operators", all));
     json_decref(all);
-    puts("\n<kept: the positions to which each row attends, in models with sparse attention. <layer: what the layer reads. "
+    puts("\n<kept: the positions to which each row attends, in models with sparse attention. <layer: what the layer "
+         "reads. "
          "<hidden: the hidden states that an MTP module reads. NAME?: only if the model has it.");
     return EXIT_DONE;
 }
@@ -101,7 +103,8 @@ static int replay(struct cli *c, struct diff_side *side, struct reference *r)
     if (code == EXIT_DONE)
         code = finish(c, &t);
     if (code == EXIT_DONE && c->json)
-        code = cli_print_json(json_pack("{s:s,s:I,s:I}", "out", c->out, "results", (json_int_t)t.count, "left_out", (json_int_t)left_out));
+        code = cli_print_json(json_pack("{s:s,s:I,s:I}", "out", c->out, "results", (json_int_t)t.count, "left_out",
+                                        (json_int_t)left_out));
     else if (code == EXIT_DONE && all)
         printf("%zu results\n", t.count);
     if (code == EXIT_DONE && all && left_out && !c->json)
@@ -139,27 +142,38 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the result to OUT, a safetensors file. Numbers are F32, or F64 with --reference; tokens, experts and groups are I32."},
-    {"--layout-a", "Specify the order of the RoPE dimensions in q_rope and k_rope of FILE, if it has no manifest: interleaved or halves. In "
+    {"-o", "Write the result to OUT, a safetensors file. Numbers are F32, or F64 with --reference; tokens, experts and "
+           "groups are I32."},
+    {"--layout-a", "Specify the order of the RoPE dimensions in q_rope and k_rope of FILE, if it has no manifest: "
+                   "interleaved or halves. In "
                    "OUT, they have the order of the checkpoint."},
     {"--layer", "Use the weights of layer L. With OP all: compute only the values of layer L."},
-    {"--reference", "Compute in double precision with the reference. Without this option, the engine computes the operator in f32, with the "
+    {"--reference", "Compute in double precision with the reference. Without this option, the engine computes the "
+                    "operator in f32, with the "
                     "bits of its passes."},
-    {"--json", "Print {\"out\": OUT, \"results\": n, \"left_out\": n}. left_out: with OP all, how many values of FILE have an operator, "
-               "but could not be computed. Without MODEL: print {\"operators\": [{operator, in, output, inputs, roundings}]}."},
+    {"--json", "Print {\"out\": OUT, \"results\": n, \"left_out\": n}. left_out: with OP all, how many values of FILE "
+               "have an operator, "
+               "but could not be computed. Without MODEL: print {\"operators\": [{operator, in, output, inputs, "
+               "roundings}]}."},
     {NULL, NULL}};
 
 const struct command command_replay = {
     "replay", "compute one operator on recorded inputs",
     "[--json]\nMODEL OP [--layer L] --input FILE -o OUT [--reference] [OPTIONS]",
     "Without MODEL, lists the operators, the name of the result of each, and the names of its inputs.\n"
-    "With MODEL, computes the operator OP with the weights of layer L, on the inputs that FILE contains. FILE is a safetensors file\n"
-    "with the inputs under their complete names, such as model.layers.1.input_layernorm.output: a dump of Verbatim or of another\n"
-    "engine, or a file with these tensors only. OP is the name of an operator or of its result, for example q_a_proj, mlp.output or\n"
-    "mlp.experts.3.output. Without --layer, OP is an operator outside of the layers. MTP module k is layer num_hidden_layers + k.\n"
+    "With MODEL, computes the operator OP with the weights of layer L, on the inputs that FILE contains. FILE is a "
+    "safetensors file\n"
+    "with the inputs under their complete names, such as model.layers.1.input_layernorm.output: a dump of Verbatim or "
+    "of another\n"
+    "engine, or a file with these tensors only. OP is the name of an operator or of its result, for example q_a_proj, "
+    "mlp.output or\n"
+    "mlp.experts.3.output. Without --layer, OP is an operator outside of the layers. MTP module k is layer "
+    "num_hidden_layers + k.\n"
     "If the inputs have the bits of a dump of the engine, the result has the bits of this dump too.\n"
-    "OP may be `all`: each value of FILE is then computed from its inputs in FILE, and `diff` can compare OUT with FILE.\n"
-    "OP may be `sampling` or `acceptance`: tokens are then chosen from logits, or drafts verified, by the rules of the engine. The\n"
+    "OP may be `all`: each value of FILE is then computed from its inputs in FILE, and `diff` can compare OUT with "
+    "FILE.\n"
+    "OP may be `sampling` or `acceptance`: tokens are then chosen from logits, or drafts verified, by the rules of the "
+    "engine. The\n"
     "options are those of `generate`. docs/ORACLE.md describes the tensors of FILE and OUT.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_OUT | TAKES_NAMES | TAKES_NO_MODEL | TAKES_REFERENCE | TAKES_REPLAY |
         TAKES_SAMPLING | TAKES_ACCEPTANCE,

@@ -1,4 +1,5 @@
-/* tools/diff/replay_choose.c -- `verbatim replay` of sampling and acceptance: chooses tokens from given logits, as the engine does. */
+/* tools/diff/replay_choose.c -- `verbatim replay` of sampling and acceptance: chooses tokens from given logits, as the
+ * engine does. */
 #include "tools/diff/replay.h"
 
 #include <math.h>
@@ -12,8 +13,10 @@
 static const struct replay_choice table[] = {
     {"sampling", "sampling.token", {LOGITS, "tokens?", "prompt?", "index?", "seed?"}},
     {"sampling", "sampling.probabilities", {LOGITS, "tokens?", "prompt?", "index?", "seed?"}},
-    {"acceptance", "acceptance.accepted", {LOGITS, "draft", "draft.probabilities?", "tokens?", "prompt?", "index?", "seed?"}},
-    {"acceptance", "acceptance.tokens", {LOGITS, "draft", "draft.probabilities?", "tokens?", "prompt?", "index?", "seed?"}},
+    {"acceptance", "acceptance.accepted",
+     {LOGITS, "draft", "draft.probabilities?", "tokens?", "prompt?", "index?", "seed?"}},
+    {"acceptance", "acceptance.tokens",
+     {LOGITS, "draft", "draft.probabilities?", "tokens?", "prompt?", "index?", "seed?"}},
 };
 
 const struct replay_choice *replay_choice_at(size_t i) { return i < sizeof table / sizeof *table ? &table[i] : NULL; }
@@ -73,7 +76,8 @@ static int integers(const struct chooser *x, const char *name, size_t count, dou
         code = cli_fail(x->c, EXIT_OTHER, "%s: %s has %zu numbers, wanted %zu", path, name, found, count);
     for (size_t i = 0; i < count && code == EXIT_DONE; i++)
         if (!(n[i] >= 0 && n[i] <= most && n[i] == floor(n[i])))
-            code = cli_fail(x->c, EXIT_OTHER, "%s: number %zu of %s is %g, wanted an integer from 0 to %.0f", path, i, name, n[i], most);
+            code = cli_fail(x->c, EXIT_OTHER, "%s: number %zu of %s is %g, wanted an integer from 0 to %.0f", path, i,
+                            name, n[i], most);
     if (code == EXIT_DONE) {
         free(*to);
         *to = n;
@@ -91,7 +95,8 @@ static int read_logits(struct chooser *x)
     if (!z || s->dtype == DIFF_INTEGERS || s->width % x->V) {
         free(z);
         if (s && s->dtype != DIFF_INTEGERS)
-            return cli_fail(x->c, EXIT_OTHER, "%s: rows of %s have %zu numbers, the vocabulary has %zu", x->c->input, LOGITS, s->width, x->V);
+            return cli_fail(x->c, EXIT_OTHER, "%s: rows of %s have %zu numbers, the vocabulary has %zu", x->c->input,
+                            LOGITS, s->width, x->V);
         return cli_fail(x->c, EXIT_OTHER, "%s has no %s%s", x->c->input, LOGITS, s ? " in floating point" : "");
     }
     x->rows = n / x->V;
@@ -120,7 +125,8 @@ static int read_places(struct chooser *x, size_t count)
         code = integers(x, "seed", count, 0x1p53, &x->seed);
     for (size_t i = 0; i < x->side->token_count && code == EXIT_DONE; i++)
         if ((size_t)x->side->tokens[i] >= x->V)
-            code = cli_fail(x->c, EXIT_OTHER, "%s: token %zu is %d, the vocabulary has %zu", x->c->input, i, x->side->tokens[i], x->V);
+            code = cli_fail(x->c, EXIT_OTHER, "%s: token %zu is %d, the vocabulary has %zu", x->c->input, i,
+                            x->side->tokens[i], x->V);
     return code;
 }
 
@@ -144,11 +150,13 @@ static int begin(struct chooser *x, size_t i)
         x->options.seed = (uint64_t)x->seed[i];
     if (!x->sampler || x->open_seed != o->seed) {
         close_sampler(x);
-        if (sampler_open(&x->sampler, o, x->V, NULL, &err) || acceptance_open(&x->acceptance, o, x->sampler, x->V, x->K, NULL, &err))
+        if (sampler_open(&x->sampler, o, x->V, NULL, &err) ||
+            acceptance_open(&x->acceptance, o, x->sampler, x->V, x->K, NULL, &err))
             return cli_error(x->c, &err);
         x->open_seed = o->seed;
     }
-    int counts = (o->repetition_penalty != 0.0f && o->repetition_penalty != 1.0f) || o->presence_penalty != 0.0f || o->frequency_penalty != 0.0f;
+    int counts = (o->repetition_penalty != 0.0f && o->repetition_penalty != 1.0f) || o->presence_penalty != 0.0f ||
+                 o->frequency_penalty != 0.0f;
     if (known < before && (counts || cli_is_relaxed(x->c)))
         return cli_fail(x->c, EXIT_OTHER, "%s has %zu tokens; %s wants all tokens before token %zu", x->c->input, known,
                         counts ? "a penalty" : "relaxed acceptance", before);
@@ -201,14 +209,16 @@ static int sampling(struct chooser *x)
 
 /* --- acceptance --- */
 
-/* Passes the probabilities q [K, V] of the drafter, from which the K drafts of a round were drawn, to the acceptance rule. */
+/* Passes the probabilities q [K, V] of the drafter, from which the K drafts of a round were drawn, to the acceptance
+ * rule. */
 static int draw_from(const struct chooser *x, const double *q)
 {
     for (int k = 0; k < x->K; k++, q += x->V) {
         double sum = 0;
         for (size_t t = 0; t < x->V; t++) {
             if (!(q[t] >= 0 && q[t] <= 1))
-                return cli_fail(x->c, EXIT_OTHER, "%s: draft.probabilities has %g, wanted numbers from 0 to 1", x->c->input, q[t]);
+                return cli_fail(x->c, EXIT_OTHER, "%s: draft.probabilities has %g, wanted numbers from 0 to 1",
+                                x->c->input, q[t]);
             sum += q[t];
         }
         if (sum == 0)
@@ -232,7 +242,8 @@ static int verify(const struct chooser *x, size_t round, const double *draft, in
         code = check_row(x, round * rows + k);
         if (code != EXIT_DONE)
             break;
-        struct verdict v = acceptance_choose(x->acceptance, x->logits + (round * rows + k) * x->V, tokens, index + k, &at);
+        struct verdict v = acceptance_choose(x->acceptance, x->logits + (round * rows + k) * x->V, tokens, index + k,
+                                             &at);
         if (v.token < 0) {
             code = cli_fail(x->c, EXIT_OTHER, "no candidate is left for token %zu", index + k);
             break;
@@ -251,7 +262,8 @@ static int verify(const struct chooser *x, size_t round, const double *draft, in
 static int rounds(struct chooser *x, size_t R, const double *draft, const double *q)
 {
     size_t width = (size_t)x->K + 1;
-    int32_t *token = cli_must(malloc((R * width + 1) * sizeof *token)), *accepted = cli_must(calloc(R + 1, sizeof *accepted));
+    int32_t *token = cli_must(malloc((R * width + 1) * sizeof *token)),
+            *accepted = cli_must(calloc(R + 1, sizeof *accepted));
     int code = EXIT_DONE;
     for (size_t i = 0; i < R * width; i++)
         token[i] = -1;
@@ -279,14 +291,19 @@ static int acceptance(struct chooser *x)
 {
     const char *path = x->c->input;
     double *draft = NULL, *q = NULL;
-    size_t drafts = count_of(x, "draft"), R = x->rows - drafts, K = R ? drafts / R : 0, given = count_of(x, "draft.probabilities");
+    size_t drafts = count_of(x, "draft"), R = x->rows - drafts, K = R ? drafts / R : 0,
+           given = count_of(x, "draft.probabilities");
     if (!drafts || drafts >= x->rows || drafts % R || K > VB_MAX_DRAFT)
-        return cli_fail(x->c, EXIT_OTHER, "%s has %zu drafts and %zu rows of %s; wanted K drafts and K + 1 rows for each round, K from 1 to %d", path,
-                        drafts, x->rows, LOGITS, VB_MAX_DRAFT);
+        return cli_fail(x->c, EXIT_OTHER,
+                        "%s has %zu drafts and %zu rows of %s; wanted K drafts and K + 1 rows for each round, K from 1 "
+                        "to %d",
+                        path, drafts, x->rows, LOGITS, VB_MAX_DRAFT);
     if (given && given != drafts * x->V)
-        return cli_fail(x->c, EXIT_OTHER, "%s: draft.probabilities has %zu numbers, wanted %zu rows of %zu", path, given, drafts, x->V);
+        return cli_fail(x->c, EXIT_OTHER, "%s: draft.probabilities has %zu numbers, wanted %zu rows of %zu", path,
+                        given, drafts, x->V);
     x->K = (int)K;
-    for (size_t r = 0; r < R; r++) /* by default, the first draft of a round has the index after the last token of the file */
+    for (size_t r = 0; r < R; r++) /* by default, the first draft of a round has the index after the last token of the
+                                      file */
         x->index[r] = (double)x->side->token_count;
     int code = integers(x, "draft", drafts, (double)x->V - 1, &draft);
     if (code == EXIT_DONE)

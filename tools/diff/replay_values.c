@@ -14,7 +14,8 @@ struct replay {
     struct cli *c;
     struct local_values v;
     struct tensors *results;
-    int all; /* 1: compute every value of the file, except those that the engine cannot compute alone; 0: one operator */
+    int all; /* 1: compute every value of the file, except those that the engine cannot compute alone; 0: one
+                operator */
 };
 
 struct one { /* one operator */
@@ -52,7 +53,8 @@ static void add_name(struct diff_side *model, const struct reference *r, const c
 
 void replay_align(const struct cli *c, struct diff_side *side, const struct reference *r)
 {
-    static const char *const more[] = {"q_a_proj.output", "kv_a_proj_with_mqa.output", "q_proj.output", "q_b_proj.output", "q_rope", "k_rope"};
+    static const char *const more[] = {"q_a_proj.output", "kv_a_proj_with_mqa.output", "q_proj.output",
+                                       "q_b_proj.output", "q_rope", "k_rope"};
     struct diff_side model = {.layers = side->layers, .notes = json_array(), .places = json_object()};
     char name[NAMING_ROOM];
     for (size_t i = 0; i < side->count; i++) {
@@ -78,14 +80,16 @@ static void check_given(const struct replay *p, const struct one *x, char why[51
             continue;
         const struct reference_operator *op = reference_operator_of(p->v.r, name, &layer, &expert);
         const struct diff_series *s = diff_find(p->v.side, name, depth);
-        if (!strcmp(x->k.op->inputs[i], "<kept") && !s && p->v.rows - local_base(&p->v, x->depth) > (size_t)reference_config(p->v.r)->index_topk)
+        if (!strcmp(x->k.op->inputs[i], "<kept") && !s &&
+            p->v.rows - local_base(&p->v, x->depth) > (size_t)reference_config(p->v.r)->index_topk)
             snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, name, x->name);
         if (!op || !strcmp(op->output, "mlp.experts"))
             continue; /* tokens, and the outputs of several experts, are no series of that name */
         size_t width = local_width(&p->v, op, layer);
         if (!s)
             snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, name, x->name);
-        else if (s->width != width && !naming_of_context(name)) /* rows of scores and of kept tokens grow with the context */
+        else if (s->width != width && !naming_of_context(name)) /* rows of scores and of kept tokens grow with the
+                                                                   context */
             snprintf(why, 512, "%s: rows of %s have %zu numbers, wanted %zu", p->c->input, name, s->width, width);
     }
 }
@@ -121,8 +125,11 @@ static void find_inputs(struct replay *p, struct one *x, char why[512])
         for (int i = 0; i < REFERENCE_INPUTS; i++)
             x->k.in[i] = NULL; /* local_inputs has freed them */
         const char *end = strrchr(p->v.missing, '.');
-        snprintf(why, 512, end && !strcmp(end, ".experts") ? "%s lacks the numbers or the outputs of the chosen experts (%s), which %s needs"
-                                                           : "%s has no %s, which is an input of %s", p->c->input, p->v.missing, x->name);
+        snprintf(why, 512,
+                 end && !strcmp(end, ".experts")
+                     ? "%s lacks the numbers or the outputs of the chosen experts (%s), which %s needs"
+                     : "%s has no %s, which is an input of %s",
+                 p->c->input, p->v.missing, x->name);
     }
     if (!*why)
         find_rows(p, x, present, why);
@@ -135,7 +142,10 @@ static int integers_below(const struct config *config, const char *name)
     const char *end = strstr(name, ".mlp.gate.");
     if (!strcmp(name, "tokens"))
         return config->vocab_size;
-    return !end ? 0 : !strcmp(end, ".mlp.gate.experts") ? config->n_routed_experts : !strcmp(end, ".mlp.gate.groups") ? config->n_group : 0;
+    return !end ? 0
+           : !strcmp(end, ".mlp.gate.experts") ? config->n_routed_experts
+           : !strcmp(end, ".mlp.gate.groups") ? config->n_group
+           : 0;
 }
 
 /* Checks the positions that the rows after the first index_topk keep. */
@@ -148,8 +158,9 @@ static int check_kept(const struct replay *p, const struct one *x, const double 
             if (t == -1 && i)
                 continue;
             if (!(t >= 0 && t <= (double)(s - first) && t == floor(t)) || diff_holds(kept + s * width, i, t))
-                return cli_fail(p->c, EXIT_OTHER, "%s: the kept positions of row %zu have %g, wanted different integers from 0 to %zu", p->c->input,
-                                s - first, t, s - first);
+                return cli_fail(p->c, EXIT_OTHER,
+                                "%s: the kept positions of row %zu have %g, wanted different integers from 0 to %zu",
+                                p->c->input, s - first, t, s - first);
         }
     return EXIT_DONE;
 }
@@ -167,10 +178,11 @@ static int check_integers(const struct replay *p, const struct one *x)
             for (size_t k = 0; k < x->k.in_width[i]; k++) {
                 const double *row = x->k.in[i] + s * x->k.in_width[i];
                 if (!(row[k] >= 0 && row[k] < most && row[k] == (int)row[k]))
-                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g in row %zu, wanted integers below %d", p->c->input, name, row[k],
-                                    s - x->from, most);
+                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g in row %zu, wanted integers below %d", p->c->input,
+                                    name, row[k], s - x->from, most);
                 if (diff_holds(row, k, row[k]))
-                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g twice in row %zu", p->c->input, name, row[k], s - x->from);
+                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g twice in row %zu", p->c->input, name, row[k],
+                                    s - x->from);
             }
     }
     if (x->k.op->all_rows && x->k.in[4])
@@ -180,14 +192,16 @@ static int check_integers(const struct replay *p, const struct one *x)
 
 /* --- one operator --- */
 
-/* Computes rows [base, end) of k.out with the engine, whose inputs and results are f32. The engine's rows of scores have as many numbers
- * as there are rows, and the reference's at least as many; the others are masked. */
+/* Computes rows [base, end) of k.out with the engine, whose inputs and results are f32. The engine's rows of scores
+ * have as many numbers as there are rows, and the reference's at least as many; the others are masked. */
 static int by_engine(const struct replay *p, struct one *x)
 {
     const struct cli *c = p->c;
     float *in[REFERENCE_INPUTS] = {NULL};
-    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert, .S = x->end - x->base,
-                              .first = local_position(&p->v, x->depth) + (int32_t)(x->base - local_base(&p->v, x->depth)),
+    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert,
+                              .S = x->end - x->base,
+                              .first = local_position(&p->v, x->depth) +
+                                       (int32_t)(x->base - local_base(&p->v, x->depth)),
                               .expanded = c->expanded && x->depth < 0};
     size_t width = x->k.op->width ? x->width : k.S;
     vb_session_options o = c->session;
@@ -207,15 +221,16 @@ static int by_engine(const struct replay *p, struct one *x)
     if (failed && !x->left_out)
         code = cli_error(c, &err);
     for (size_t j = 0; j < k.S * x->width; j++)
-        x->k.out[x->base * x->width + j] = j % x->width < width ? (double)k.out[j / x->width * width + j % x->width] : -INFINITY;
+        x->k.out[x->base * x->width + j] = j % x->width < width ? (double)k.out[j / x->width * width + j % x->width]
+                                                                : -INFINITY;
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         free(in[i]);
     free(k.out);
     return code;
 }
 
-/* Adds the rows of the result to the file: F64 of the reference, F32 of the engine, or I32 if the operator chooses. of: NULL, or
- * the rows that are wanted. */
+/* Adds the rows of the result to the file: F64 of the reference, F32 of the engine, or I32 if the operator chooses. of:
+ * NULL, or the rows that are wanted. */
 static void add_result(const struct replay *p, const struct one *x, const struct diff_series *of)
 {
     int chooses = x->k.op->chooses, f64 = p->c->reference && !chooses;
@@ -262,10 +277,12 @@ static int every_value(struct replay *p, size_t *left_out)
     for (size_t i = 0; i < side->count && code == EXIT_DONE; i++) {
         struct one x = {.name = side->series[i].name};
         const struct reference_operator *op = reference_operator_of(p->v.r, x.name, &x.k.layer, &x.k.expert);
-        if (!op || side->series[i].depth != (x.k.layer >= L ? x.k.layer - L : -1) || (p->c->layer >= 0 && p->c->layer != x.k.layer))
+        if (!op || side->series[i].depth != (x.k.layer >= L ? x.k.layer - L : -1) ||
+            (p->c->layer >= 0 && p->c->layer != x.k.layer))
             continue;
         find_inputs(p, &x, why);
-        x.from += x.from == 0; /* row i of a result is row i of the text: not the phantom row, and none is missing before it */
+        x.from += x.from == 0; /* row i of a result is row i of the text: not the phantom row, and none is missing
+                                  before it */
         x.left_out = *why || x.from != 1 || x.from >= x.end;
         if (!x.left_out)
             code = compute(p, &x, x.k.expert >= 0 ? &side->series[i] : NULL);
@@ -304,7 +321,8 @@ static int one_value(struct replay *p, const char *name)
     return code;
 }
 
-/* As many rows as the longest value has, and one more for the phantom row; without values, as many as there are tokens. */
+/* As many rows as the longest value has, and one more for the phantom row; without values, as many as there are
+ * tokens. */
 static size_t count_rows(const struct diff_side *side, size_t ahead)
 {
     size_t rows = 0;
@@ -315,21 +333,24 @@ static size_t count_rows(const struct diff_side *side, size_t ahead)
     return !rows && side->token_count > ahead ? side->token_count - ahead + 1 : rows;
 }
 
-int replay_values(struct cli *c, const struct diff_side *side, const struct reference *r, const char *name, struct tensors *t,
-                  size_t *left_out)
+int replay_values(struct cli *c, const struct diff_side *side, const struct reference *r, const char *name,
+                  struct tensors *t, size_t *left_out)
 {
-    struct replay p = {.c = c, .results = t, .all = !name, .v = {.side = side, .r = r, .ids = side->tokens, .id_count = side->token_count,
-                                                   .arithmetic = 0x1p-24, .dtype = DIFF_F32, .only_given = 1}};
+    struct replay p = {.c = c, .results = t, .all = !name,
+                       .v = {.side = side, .r = r, .ids = side->tokens, .id_count = side->token_count,
+                             .arithmetic = 0x1p-24, .dtype = DIFF_F32, .only_given = 1}};
     vb_model_facts facts = cli_facts(c);
     struct reference_options o = {0};
     vb_error err = {0};
-    int layer = -1, expert, L = reference_config(r)->num_hidden_layers; /* MTP depth k reads the tokens that are k + 1 places later */
+    int layer = -1, expert, L = reference_config(r)->num_hidden_layers; /* MTP depth k reads the tokens that are k + 1
+                                                                           places later */
     if (name)
         reference_operator_of(r, name, &layer, &expert);
     p.v.rows = count_rows(side, layer >= L ? (size_t)(layer - L + 1) : 0);
     if (p.v.rows < 2 || p.v.rows > MOST_ROWS)
         return cli_fail(c, EXIT_OTHER, "%s has %s rows", c->input, p.v.rows < 2 ? "no" : "too many");
-    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, NULL, facts.precision, &err) ||
+    if (conventions_parse(&o.conventions, facts.conventions, &err) ||
+        precision_parse(&o.precision, NULL, facts.precision, &err) ||
         cache_type_parse(&o.cache_type, facts.cache_type, &err))
         return cli_error(c, &err);
     o.context = (int)(c->context > 0 ? c->context : 0);

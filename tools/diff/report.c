@@ -1,5 +1,5 @@
-/* tools/diff/report.c -- what `diff` writes besides its table: --require, --junit and --html. All of it comes from the object that
- * --json prints. */
+/* tools/diff/report.c -- what `diff` writes besides its table: --require, --junit and --html. All of it comes from the
+ * object that --json prints. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,8 @@ static int fails(const struct cli *c, const json_t *tap)
 {
     const char *verdict = text_of(tap, "verdict");
     int bits = c->bits, tie = !strcmp(verdict, verdict_name[TIE_FLIP]) && strcmp(diff_ties(c), "fail");
-    int passes = tie || !strcmp(verdict, verdict_name[IDENTICAL]) || (!strcmp(verdict, verdict_name[ROUNDING]) && !bits);
+    int passes = tie || !strcmp(verdict, verdict_name[IDENTICAL]) ||
+                 (!strcmp(verdict, verdict_name[ROUNDING]) && !bits);
     return is_compared(tap) && !passes;
 }
 
@@ -120,7 +121,8 @@ static void put_operators(FILE *f, const json_t *told, int side)
                 put_xml(f, *text_of(json_object_get(one, "bias"), "where") ? "; " : "");
                 put_xml(f, text_of(json_object_get(one, "bias"), "where"));
             } else {
-                fprintf(f, "%lld of %lld rows", json_integer_value(json_object_get(one, "wrong_rows")), json_integer_value(json_object_get(one, "rows")));
+                fprintf(f, "%lld of %lld rows", json_integer_value(json_object_get(one, "wrong_rows")),
+                        json_integer_value(json_object_get(one, "rows")));
             }
             fputs("\"/>", f);
         }
@@ -160,7 +162,9 @@ int diff_junit(const struct cli *c, const json_t *told)
     json_array_foreach(missing, i, one) {
         fputs("  <testcase classname=\"verbatim.diff.require\" name=\"", f);
         put_xml(f, json_string_value(one));
-        fputs("\"><failure type=\"missing\" message=\"no value that both sides have matches this pattern\"/></testcase>\n", f);
+        fputs("\"><failure type=\"missing\" message=\"no value that both sides have matches this "
+              "pattern\"/></testcase>\n",
+              f);
     }
     fputs("</testsuite>\n", f);
     return cli_file_end(c, &file, NULL);

@@ -9,7 +9,8 @@
 #include <string.h>
 
 struct rules {
-    /* E: the number of experts; k: how many are chosen; groups: the number of groups, 0: none; kept: how many are chosen */
+    /* E: the number of experts; k: how many are chosen; groups: the number of groups, 0: none; kept: how many are
+     * chosen */
     size_t E, k, groups, kept;
     int softmax, biased;
     int two_best;              /* the score of a group: 1: the sum of its two best experts, 0: its best expert */
@@ -94,7 +95,8 @@ static int learn(struct rules *u, const struct diff_side *side, const struct dif
             u->bias[e] = x[e] - s[e];
         memcpy(s, x, E * sizeof *s);
     }
-    if (groups && worths && worths->count && worths->width && E % worths->width == 0 && groups->width <= worths->width) {
+    if (groups && worths && worths->count && worths->width && E % worths->width == 0 &&
+        groups->width <= worths->width) {
         double *w = cli_must(calloc(worths->width, sizeof *w)), best[2] = {0, 0};
         diff_numbers(worths, &worths->rows[0], w);
         u->groups = worths->width;
@@ -111,8 +113,8 @@ static int learn(struct rules *u, const struct diff_side *side, const struct dif
 
 /* --- the choices --- */
 
-static char *add_series(struct diff_side *side, const struct diff_series *logits, const char *what, enum diff_dtype dtype,
-                        size_t width)
+static char *add_series(struct diff_side *side, const struct diff_series *logits, const char *what,
+                        enum diff_dtype dtype, size_t width)
 {
     size_t stem = (size_t)(strrchr(logits->name, '.') - logits->name), item = dtype == DIFF_INTEGERS ? 4 : 8;
     char name[NAMING_ROOM], *data = cli_must(calloc(logits->count * width + 1, item));
@@ -179,8 +181,8 @@ void diff_choose(struct diff_side *side, const struct diff_side *other)
             continue;
         theirs = diff_find(other, logits->name, logits->depth);
         if (at(side, logits, ".experts") || at(side, logits, ".choice") || at(side, logits, ".scores") ||
-            at(side, logits, ".groups") || at(side, logits, ".group_scores") || !theirs || theirs->width != logits->width ||
-            logits->is_stats || theirs->is_stats || !learn(&u, other, theirs))
+            at(side, logits, ".groups") || at(side, logits, ".group_scores") || !theirs ||
+            theirs->width != logits->width || logits->is_stats || theirs->is_stats || !learn(&u, other, theirs))
             continue;
         choose_rows(side, i, &u);
         free(u.bias);

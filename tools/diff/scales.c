@@ -1,14 +1,15 @@
-/* tools/diff/scales.c -- decides whether rounding explains why the two sides have different scales for the codes of an indexer's query.
+/* tools/diff/scales.c -- decides whether rounding explains why the two sides have different scales for the codes of an
+ * indexer's query.
  *
- * The scale is 2^ceil(log2(a / 448)), where a is the largest number of the query after the Hadamard transform (docs/ARITHMETIC.md, rule
- * 9). If a / 448 is near a power of two, rounding decides between two scales. The weight of the head contains the scale, so it is then
- * twice or half as large on one side; the codes are half or twice as large, and the scores stay what they are within the rounding of
- * codes.
+ * The scale is 2^ceil(log2(a / 448)), where a is the largest number of the query after the Hadamard transform
+ * (docs/ARITHMETIC.md, rule 9). If a / 448 is near a power of two, rounding decides between two scales. The weight of
+ * the head contains the scale, so it is then twice or half as large on one side; the codes are half or twice as large,
+ * and the scores stay what they are within the rounding of codes.
  *
- * The range of possible scales of a side follows from its query, self_attn.indexer.q. The transform makes log2(D) sums and a product, and
- * the query itself may have been rounded when it was stored. Each of these roundings changes a number of the result by at most
- * u D^-1/2 sum |q|. If a side has no query, the query of the other side is used, whose numbers may differ by the bound of that tap; the
- * transform does not change the length of a vector. */
+ * The range of possible scales of a side follows from its query, self_attn.indexer.q. The transform makes log2(D) sums
+ * and a product, and the query itself may have been rounded when it was stored. Each of these roundings changes a
+ * number of the result by at most u D^-1/2 sum |q|. If a side has no query, the query of the other side is used, whose
+ * numbers may differ by the bound of that tap; the transform does not change the length of a vector. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
@@ -37,7 +38,8 @@ static void hadamard(double *x, size_t D)
         x[i] /= sqrt((double)D);
 }
 
-/* q [D]: one head of a query; the function overwrites it. moved: how much its numbers may differ from those of the side. */
+/* q [D]: one head of a query; the function overwrites it. moved: how much its numbers may differ from those of the
+ * side. */
 static struct scale_range range_of(double *q, size_t D, int transforms, double unit, double moved)
 {
     double sum = 0, most = 0;
@@ -51,8 +53,8 @@ static struct scale_range range_of(double *q, size_t D, int transforms, double u
     return (struct scale_range){exponent_of(most - moved), exponent_of(most + moved)};
 }
 
-static const struct diff_series *query_of(const struct diff_side *side, const struct diff_series *weights, const struct diff_row *row,
-                                          const struct diff_row **found)
+static const struct diff_series *query_of(const struct diff_side *side, const struct diff_series *weights,
+                                          const struct diff_row *row, const struct diff_row **found)
 {
     char name[NAMING_ROOM];
     size_t hint = 0, stem = (size_t)(strrchr(weights->name, '.') - weights->name);
@@ -63,9 +65,10 @@ static const struct diff_series *query_of(const struct diff_side *side, const st
     return *found ? q : NULL;
 }
 
-/* x and y are the weight of a head on side 0 and 1. Returns k if rounding explains that the scale of side 0 is 2^k times that of side 1, else 0. */
-static int scale_flip(const struct diff_side *const sides[2], const struct bounds *b, const struct diff_series *weights, const struct diff_row *row,
-                    size_t head, double x, double y)
+/* x and y are the weight of a head on side 0 and 1. Returns k if rounding explains that the scale of side 0 is 2^k
+ * times that of side 1, else 0. */
+static int scale_flip(const struct diff_side *const sides[2], const struct bounds *b, const struct diff_series *weights,
+                      const struct diff_row *row, size_t head, double x, double y)
 {
     const struct diff_series *q[2];
     const struct diff_row *rows[2];
@@ -94,16 +97,19 @@ static int scale_flip(const struct diff_side *const sides[2], const struct bound
     return k >= range[0].least - range[1].most && k <= range[0].most - range[1].least ? k : 0;
 }
 
-void diff_scale_flips(struct tap *t, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds, const struct diff_row *row,
-                      double *x, const double *y, size_t n)
+void diff_scale_flips(struct tap *t, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds,
+                      const struct diff_row *row, double *x, const double *y, size_t n)
 {
     for (size_t head = 0; head < n; head++) {
         int k = scale_flip((const struct diff_side *const[]){a, b}, bounds, t->a, row, head, x[head], y[head]);
         if (!k)
             continue;
         if (t->verdict < TIE_FLIP) {
-            snprintf(t->why, sizeof t->why, "index %d, head %zu: the scale of the query's codes is 2^%d times as large in A, and its largest number is "
-                     "as near to a power of two as rounding explains", row->index, head, k);
+            snprintf(t->why, sizeof t->why,
+                     "index %d, head %zu: the scale of the query's codes is 2^%d times as large in A, and its largest "
+                     "number is "
+                     "as near to a power of two as rounding explains",
+                     row->index, head, k);
             t->verdict = TIE_FLIP;
         }
         t->flips++;

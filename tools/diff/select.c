@@ -7,7 +7,8 @@ int diff_select_rows(struct cli *c, struct diff_side *a, struct diff_side *b)
     if (!c->steps)
         return EXIT_DONE;
     if (!a->has_steps && !b->has_steps)
-        return cli_fail(c, EXIT_USAGE, "--steps wants a dump with a manifest that gives the step or the pass of its tensors");
+        return cli_fail(c, EXIT_USAGE,
+                        "--steps wants a dump with a manifest that gives the step or the pass of its tensors");
     for (size_t i = 0; i < sides[a->has_steps]->count; i++)
         for (size_t k = 0; k < sides[a->has_steps]->series[i].count; k++)
             sides[a->has_steps]->series[i].rows[k].outside = 0;

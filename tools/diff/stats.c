@@ -1,13 +1,15 @@
 /* tools/diff/stats.c -- compares rows of which one side has only statistics (tools/dump/stats.h).
  *
- * The other side's statistics are computed from its numbers, rounded to the dtype of the statistics if that is less precise. Rows with the
- * same hash are identical. Otherwise the root mean square and the projections are compared, relative to the larger root mean square.
+ * The other side's statistics are computed from its numbers, rounded to the dtype of the statistics if that is less
+ * precise. Rows with the same hash are identical. Otherwise the root mean square and the projections are compared,
+ * relative to the larger root mean square.
  *
- * Their bound is found like the bound of numbers (bound.c). With a model, the largest relative distance of these statistics in perturbed
- * runs is measured, and multiplied as for numbers. Without a model, the same estimate is used: errors with a relative size of sqrt(k) u
- * move a projection by about as much, and 6 times the standard deviation of sqrt(k) u / sqrt(3) is within A_PRIORI_TIMES sqrt(k) u. The
- * other terms of the bound are limits of single numbers: an error of at most u |x| in each number moves a projection by more than 6 times
- * u / sqrt(3) times the root mean square with a probability below 4e-8. So these terms are multiplied by PROJECTED_TIMES = 4. */
+ * Their bound is found like the bound of numbers (bound.c). With a model, the largest relative distance of these
+ * statistics in perturbed runs is measured, and multiplied as for numbers. Without a model, the same estimate is used:
+ * errors with a relative size of sqrt(k) u move a projection by about as much, and 6 times the standard deviation of
+ * sqrt(k) u / sqrt(3) is within A_PRIORI_TIMES sqrt(k) u. The other terms of the bound are limits of single numbers: an
+ * error of at most u |x| in each number moves a projection by more than 6 times u / sqrt(3) times the root mean square
+ * with a probability below 4e-8. So these terms are multiplied by PROJECTED_TIMES = 4. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +30,8 @@ static void round_row(double *x, size_t n, enum diff_dtype dtype, size_t item, c
     free(bytes);
 }
 
-int diff_stats(const struct diff_series *series, const struct diff_row *row, const struct diff_series *like, struct stats_row *s)
+int diff_stats(const struct diff_series *series, const struct diff_row *row, const struct diff_series *like,
+               struct stats_row *s)
 {
     char sha256[17] = "";
     struct diff_series plain = *series;
@@ -77,7 +80,8 @@ double diff_stats_typical(const struct diff_series *s)
     return median;
 }
 
-int diff_stats_row(struct tap *t, const struct diff_row *row, const struct diff_row *other, int judged, struct stats_row *x, struct stats_row *y)
+int diff_stats_row(struct tap *t, const struct diff_row *row, const struct diff_row *other, int judged,
+                   struct stats_row *x, struct stats_row *y)
 {
     const struct diff_series *like = t->a->is_stats ? t->a : t->b;
     int which = -1;
@@ -85,15 +89,17 @@ int diff_stats_row(struct tap *t, const struct diff_row *row, const struct diff_
         snprintf(t->why, sizeof t->why, "the RoPE dimensions have another order, and there are only statistics");
         return 0;
     }
-    int same = *x->sha256 && !strcmp(x->sha256, y->sha256), finite = x->nans == y->nans && x->infinities == y->infinities;
+    int same = *x->sha256 && !strcmp(x->sha256, y->sha256),
+        finite = x->nans == y->nans && x->infinities == y->infinities;
     double distance = same ? 0 : diff_stats_distance(x, y, t->typical, &which);
     t->rows++;
     t->numbers += t->a->width;
     t->equal += same ? t->a->width : 0;
     if (same)
         return 1;
-    struct diff_place place = {row->sequence, row->index, row->token, DIFF_NO_COLUMN, which < 0 ? x->rms : x->projection[which],
-                               which < 0 ? y->rms : y->projection[which], 0, 0, 0};
+    struct diff_place place = {row->sequence, row->index, row->token, DIFF_NO_COLUMN,
+                               which < 0 ? x->rms : x->projection[which], which < 0 ? y->rms : y->projection[which], 0,
+                               0, 0};
     t->max_abs = fmax(t->max_abs, fabs(place.a - place.b));
     t->relative = fmax(t->relative, distance);
     t->first = t->differs ? t->first : place;
@@ -103,10 +109,11 @@ int diff_stats_row(struct tap *t, const struct diff_row *row, const struct diff_
     t->worst = t->breaks ? t->worst : place;
     t->breaks = 1;
     if (!finite)
-        diff_structural(t, "index %d: A has %zu NaN and %zu infinities, B has %zu and %zu", row->index, x->nans, x->infinities, y->nans, y->infinities);
+        diff_structural(t, "index %d: A has %zu NaN and %zu infinities, B has %zu and %zu", row->index, x->nans,
+                        x->infinities, y->nans, y->infinities);
     else
-        diff_structural(t, "index %d: the %s is %.3g times the row's root mean square away, rounding explains %.3g", row->index,
-                        which < 0 ? "root mean square" : "projection", distance, t->bound);
+        diff_structural(t, "index %d: the %s is %.3g times the row's root mean square away, rounding explains %.3g",
+                        row->index, which < 0 ? "root mean square" : "projection", distance, t->bound);
     return 1;
 }
 

@@ -1,5 +1,5 @@
-/* tools/dump/dump.h -- writes a dump: a file of tensors, and its manifest. The values come from the engine's taps or from the
- * reference's hook. */
+/* tools/dump/dump.h -- writes a dump: a file of tensors, and its manifest. The values come from the engine's taps or
+ * from the reference's hook. */
 #ifndef VB_DUMP_H
 #define VB_DUMP_H
 
@@ -33,27 +33,32 @@ struct dump {
     char **globs;           /* [glob_count]: patterns of the wanted names; if there are none, all names are wanted */
     int *matched;           /* [glob_count]: whether the pattern has matched a name */
     size_t glob_count;
-    int no_hashes;          /* nonzero: the lines of the manifest have no SHA-256, because this process reads the dump itself */
+    int no_hashes;          /* nonzero: the lines of the manifest have no SHA-256, because this process reads the dump
+                               itself */
     int no_attention_scores; /* attention scores are left out, even if a pattern matches their names */
     const struct naming *naming; /* the engine whose names are used for the tensors; NULL: Verbatim */
     int layers;             /* how many layers the target has */
     json_t *named;          /* if `naming` is set: Verbatim's name for each name in the file */
     const char *layout;     /* the order of the RoPE dimensions: "interleaved" or "halves" */
-    int stats;              /* nonzero: statistics are written instead of tensors (stats.h); `path` is then the file of them */
+    int stats;              /* nonzero: statistics are written instead of tensors (stats.h); `path` is then the file of
+                               them */
     size_t prompt;          /* the number of tokens in the prompt */
     int decodes;            /* nonzero: after the prompt, the run generates tokens */
-    int prompt_done;        /* nonzero: the last pass over the prompt has begun, so later target passes are for generated tokens */
+    int prompt_done;        /* nonzero: the last pass over the prompt has begun, so later target passes are for
+                               generated tokens */
     int64_t step;           /* the target's step: 0 for the prompt, r for round r of decoding */
     uint64_t pass;          /* the number of the current pass */
     struct dump_tensor *first, *last;
-    struct dump_emitted { size_t index; int draft; } emitted[VB_MAX_DRAFT + 1]; /* tokens chosen in the newest target pass */
+    struct dump_emitted { size_t index; int draft; } emitted[VB_MAX_DRAFT + 1]; /* tokens chosen in the newest target
+                                                                                   pass */
     size_t emitted_count, tensor_count;
     char error[512];        /* the error message, if something has failed */
 };
 
-/* Begins a dump. With c->stats, `path` is a file NAME.jsonl of statistics. Otherwise, `path`: NAME.safetensors, or a directory (created if it is missing) for dump.safetensors. The manifest has the
- * same name with .jsonl in place of .safetensors. Until dump_end, both are temporary files without a name. `taps`: patterns
- * separated by commas, or NULL. Reports errors. After an error, no file is left behind. */
+/* Begins a dump. With c->stats, `path` is a file NAME.jsonl of statistics. Otherwise, `path`: NAME.safetensors, or a
+ * directory (created if it is missing) for dump.safetensors. The manifest has the same name with .jsonl in place of
+ * .safetensors. Until dump_end, both are temporary files without a name. `taps`: patterns separated by commas, or NULL.
+ * Reports errors. After an error, no file is left behind. */
 int dump_begin(const struct cli *c, struct dump *d, const char *path, const char *taps);
 /* Whether a pattern matches the attention scores of any layer. Without patterns, attention scores are left out. */
 int dump_wants_scores(const struct dump *d, int layers, int heads);
@@ -61,14 +66,15 @@ int dump_wants_scores(const struct dump *d, int layers, int heads);
 void dump_rows(struct dump *d, const struct dump_rows *r);
 /* Call this for each token that was chosen in the newest target pass. `draft`: see draft_depth in vb_event. */
 void dump_emitted(struct dump *d, size_t index, int draft);
-/* Writes both files. *tensors: how many tensors were written. It is an error if a pattern matched no name. Reports errors. */
+/* Writes both files. *tensors: how many tensors were written. It is an error if a pattern matched no name. Reports
+ * errors. */
 int dump_end(struct dump *d, size_t *tensors);
 /* Ends a dump without writing its files. */
 void dump_abandon(struct dump *d);
 
-/* Runs c->model over ids in one pass and dumps its values; if c->reference is set, runs the reference instead. If c->n > 0,
- * generates tokens after that. `perturb`: see reference_options. Reports errors. Whether there was an error or not, the caller then
- * calls dump_end or dump_abandon. */
+/* Runs c->model over ids in one pass and dumps its values; if c->reference is set, runs the reference instead. If c->n
+ * > 0, generates tokens after that. `perturb`: see reference_options. Reports errors. Whether there was an error or
+ * not, the caller then calls dump_end or dump_abandon. */
 int dump_values(struct cli *c, struct dump *d, const int32_t *ids, size_t count, uint64_t perturb);
 
 #endif

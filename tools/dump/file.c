@@ -47,7 +47,8 @@ static int begin_stats(struct dump *d, const char *path)
     d->path = cli_must(strdup(path));
     d->manifest_path = cli_must(strdup(path));
     if (length < 7 || strcmp(path + length - 6, ".jsonl"))
-        return cli_fail(d->c, EXIT_USAGE, "--stats writes JSON lines, and -o is %s: wanted a name that ends in .jsonl", path);
+        return cli_fail(d->c, EXIT_USAGE, "--stats writes JSON lines, and -o is %s: wanted a name that ends in .jsonl",
+                        path);
     return EXIT_DONE;
 }
 
@@ -79,7 +80,8 @@ static void add_line(struct dump *d, json_t *line, size_t flags)
 
 int dump_begin(const struct cli *c, struct dump *d, const char *path, const char *taps)
 {
-    *d = (struct dump){.c = c, .pass = (uint64_t)-1, .named = cli_must(json_object()), .tensors.data.fd = -1, .manifest.fd = -1};
+    *d = (struct dump){.c = c, .pass = (uint64_t)-1, .named = cli_must(json_object()), .tensors.data.fd = -1,
+                       .manifest.fd = -1};
     int code = EXIT_DONE, stats = c->stats && c->command->takes & TAKES_TAPS;
     split_globs(d, taps);
     if (stats)
@@ -173,8 +175,8 @@ static json_t *accepted(const struct dump *d, const struct dump_tensor *t, const
     return json_false();
 }
 
-/* Returns the decoding step to which values of this depth belong now. A pass of a module makes drafts for the next step of the
- * target. */
+/* Returns the decoding step to which values of this depth belong now. A pass of a module makes drafts for the next step
+ * of the target. */
 static int64_t step_of(const struct dump *d, int32_t depth)
 {
     return d->step + (depth >= 0 && d->prompt_done && d->decodes);
@@ -185,8 +187,9 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
     char digest[SHA256_DIGEST_STRING_LENGTH];
     json_t *lists[8], *shape = json_array(), *line;
     const char *last = strrchr(t->name, '.');
-    int has_rope = !strcmp(last, ".q_rope") || !strcmp(last, ".k_rope") || strstr(t->name, "kv_a_proj_with_mqa.output") ||
-                   strstr(t->name, "q_b_proj.output") || strstr(t->name, "q_proj.output");
+    int has_rope = !strcmp(last, ".q_rope") || !strcmp(last, ".k_rope") ||
+                   strstr(t->name, "kv_a_proj_with_mqa.output") || strstr(t->name, "q_b_proj.output") ||
+                   strstr(t->name, "q_proj.output");
     for (size_t i = 0; i < 8; i++)
         lists[i] = json_array();
     for (size_t r = 0; r < t->rows; r++) {
@@ -204,14 +207,13 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
     int hashed = !d->no_hashes && !d->stats; /* statistics have a hash of each row */
     if (hashed)
         SHA256Data((const uint8_t *)t->data, t->size, digest);
-    line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o*}", "tensor", key, "name", t->name,
-                     "layer", t->layer < 0 ? json_null() : json_integer(t->layer), "mtp_depth",
-                     t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t->depth), "pass",
-                     (json_int_t)d->pass, "sequence", lists[0], "token", lists[1], "index", lists[2], "position", lists[3],
-                     "slot", lists[4], "draft", lists[5], "accepted", lists[6], "parent", lists[7],
-                     "shape", shape, "dtype", dtype_name[t->dtype],
-                     "layout", has_rope ? json_string(d->layout) : json_null(), "sha256",
-                     hashed ? json_string(digest) : NULL);
+    line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o*}", "tensor", key,
+                     "name", t->name, "layer", t->layer < 0 ? json_null() : json_integer(t->layer), "mtp_depth",
+                     t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t->depth),
+                     "pass", (json_int_t)d->pass, "sequence", lists[0], "token", lists[1], "index", lists[2],
+                     "position", lists[3], "slot", lists[4], "draft", lists[5], "accepted", lists[6], "parent",
+                     lists[7], "shape", shape, "dtype", dtype_name[t->dtype], "layout",
+                     has_rope ? json_string(d->layout) : json_null(), "sha256", hashed ? json_string(digest) : NULL);
     return cli_must(line);
 }
 
@@ -229,7 +231,10 @@ static void name_of(struct dump *d, const struct dump_tensor *t, char name[NAMIN
     json_object_set_new(d->named, name, json_string(t->name));
 }
 
-static int is_logits(const char *name) { return strstr(name, "lm_head.output") || strstr(name, "shared_head.head.output"); }
+static int is_logits(const char *name)
+{
+    return strstr(name, "lm_head.output") || strstr(name, "shared_head.head.output");
+}
 
 /* Removes what `diff` does not read, to keep the file small. */
 static void shorten(const struct dump_tensor *t, json_t *line)
@@ -242,7 +247,8 @@ static void shorten(const struct dump_tensor *t, json_t *line)
         json_object_del(line, unread[i]);
 }
 
-/* Writes the statistics of a tensor, with as many digits as they need: whole rows of F32 are read back exactly with 9. */
+/* Writes the statistics of a tensor, with as many digits as they need: whole rows of F32 are read back exactly with
+ * 9. */
 static void add_stats(struct dump *d, const struct dump_tensor *t, const char *key)
 {
     size_t width = t->outer * t->inner, n = t->rows * width;
@@ -346,7 +352,8 @@ void dump_rows(struct dump *d, const struct dump_rows *r)
     }
     for (size_t i = 0; i < r->rows; i++)
         for (size_t o = 0; o < r->outer; o++, t->size += r->inner * size)
-            memcpy(t->data + t->size, (const char *)r->data + (i * r->stride + o * r->outer_stride) * size, r->inner * size);
+            memcpy(t->data + t->size, (const char *)r->data + (i * r->stride + o * r->outer_stride) * size,
+                   r->inner * size);
     for (size_t i = 0; i < r->rows; i++, t->rows++) {
         t->row[t->rows] = r->row[i];
         t->width[t->rows] = r->outer * r->inner;
@@ -364,7 +371,8 @@ static int check_globs(const struct dump *d)
 {
     for (size_t i = 0; i < d->glob_count; i++)
         if (!d->matched[i])
-            return cli_fail(d->c, EXIT_USAGE, "--taps %s: no intermediate value has such a name; docs/ORACLE.md lists them", d->globs[i]);
+            return cli_fail(d->c, EXIT_USAGE,
+                            "--taps %s: no intermediate value has such a name; docs/ORACLE.md lists them", d->globs[i]);
     if (!d->tensor_count && (d->c->layers || d->c->steps))
         return cli_fail(d->c, EXIT_USAGE, "--layers, --steps and --taps leave no value to write");
     return EXIT_DONE;

@@ -24,7 +24,8 @@ void gradients_close(struct gradients *g)
     *g = (struct gradients){0};
 }
 
-static vb_tensor tensor_of(const char *name, int is_vector, size_t rows, size_t cols, const char *dtype, size_t size, const void *data)
+static vb_tensor tensor_of(const char *name, int is_vector, size_t rows, size_t cols, const char *dtype, size_t size,
+                           const void *data)
 {
     vb_tensor t = {.name = name, .dtype = dtype, .ndim = is_vector ? 1 : 2, .data = data, .bytes = rows * cols * size};
     t.shape[0] = (int64_t)(is_vector ? cols : rows);
@@ -38,8 +39,9 @@ static void close_trainer(void *owner) { trainer_close(owner); }
 
 int gradients_of_trainer(const struct cli *c, const int32_t *ids, size_t count, int depths, struct gradients *g)
 {
-    struct trainer_options o = {.part = TRAIN_MODEL, .depths = depths, .mtp_loss_scaling_factor = c->mtp_loss_scaling_factor,
-                                .threads = c->session.threads, .isa = c->session.isa};
+    struct trainer_options o = {.part = TRAIN_MODEL, .depths = depths,
+                                .mtp_loss_scaling_factor = c->mtp_loss_scaling_factor, .threads = c->session.threads,
+                                .isa = c->session.isa};
     struct training_sequence text = {.tokens = ids, .count = count};
     struct training_losses losses;
     struct vb_trainer *t;
@@ -80,9 +82,11 @@ static void close_reference(void *owner)
 
 static int is_vector(const char *name) { return strstr(name, "norm.weight") != NULL; }
 
-int gradients_of_reference(const struct cli *c, const int32_t *ids, size_t count, int depths, uint64_t perturb, struct gradients *g)
+int gradients_of_reference(const struct cli *c, const int32_t *ids, size_t count, int depths, uint64_t perturb,
+                           struct gradients *g)
 {
-    struct reference_loss_options o = {.depths = depths, .mtp_loss_scaling_factor = c->mtp_loss_scaling_factor, .perturb = perturb};
+    struct reference_loss_options o = {.depths = depths, .mtp_loss_scaling_factor = c->mtp_loss_scaling_factor,
+                                       .perturb = perturb};
     struct reference_sequence text = {ids, (int)count, NULL};
     struct reference_losses losses;
     struct owned_reference *x = cli_must(calloc(1, sizeof *x));
@@ -94,8 +98,8 @@ int gradients_of_reference(const struct cli *c, const int32_t *ids, size_t count
     }
     g->owner = x;
     g->close = close_reference;
-    if (conventions_parse(&o.conventions, cli_facts(c).conventions, &err) || reference_gradients_open(&x->of, x->r, &err) ||
-        reference_backward(x->r, &o, &text, 1, &losses, &x->of, &err))
+    if (conventions_parse(&o.conventions, cli_facts(c).conventions, &err) ||
+        reference_gradients_open(&x->of, x->r, &err) || reference_backward(x->r, &o, &text, 1, &losses, &x->of, &err))
         return cli_error(c, &err);
     g->loss = losses.total;
     g->main_loss = losses.main;
@@ -103,7 +107,8 @@ int gradients_of_reference(const struct cli *c, const int32_t *ids, size_t count
     g->list = cli_must(calloc(x->of.count, sizeof *g->list));
     for (size_t i = 0; i < x->of.count; i++) {
         const struct reference_gradient *one = &x->of.of[i];
-        g->list[g->count++] = tensor_of(one->name, is_vector(one->name), (size_t)one->rows, (size_t)one->cols, "F64", sizeof *one->data, one->data);
+        g->list[g->count++] = tensor_of(one->name, is_vector(one->name), (size_t)one->rows, (size_t)one->cols, "F64",
+                                        sizeof *one->data, one->data);
     }
     return EXIT_DONE;
 }
@@ -125,7 +130,8 @@ json_t *gradients_line(const char *path)
         return NULL;
     char *name = line_path(path);
     struct stat st;
-    FILE *f = !stat(name, &st) && S_ISREG(st.st_mode) ? fopen(name, "r") : NULL; /* opening a pipe would wait for a writer */
+    FILE *f = !stat(name, &st) && S_ISREG(st.st_mode) ? fopen(name, "r") : NULL; /* opening a pipe would wait for a
+                                                                                    writer */
     json_t *line = f ? json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
     const char *format = json_string_value(json_object_get(line, "format"));
     if (f)
@@ -144,8 +150,9 @@ static json_t *line_of(const struct cli *c, const struct gradients *g, const int
         json_array_append_new(tokens, json_integer(ids[i]));
     for (int k = 0; k < g->depths; k++)
         json_array_append_new(depths, json_real(g->by_depth[k]));
-    return cli_must(json_pack("{s:s,s:i,s:o,s:i,s:f,s:f,s:f,s:o}", "format", "verbatim-gradients", "version", 1, "tokens", tokens, "mtp_num_layers",
-                              g->depths, "mtp_loss_scaling_factor", c->mtp_loss_scaling_factor, "loss", g->loss, "main_loss", g->main_loss,
+    return cli_must(json_pack("{s:s,s:i,s:o,s:i,s:f,s:f,s:f,s:o}", "format", "verbatim-gradients", "version", 1,
+                              "tokens", tokens, "mtp_num_layers", g->depths, "mtp_loss_scaling_factor",
+                              c->mtp_loss_scaling_factor, "loss", g->loss, "main_loss", g->main_loss,
                               "mtp_loss_by_depth", depths));
 }
 
@@ -193,7 +200,8 @@ static void choose(const struct cli *c, struct gradients *g)
 static int report(const struct cli *c, const struct gradients *g)
 {
     if (c->json)
-        return cli_print_json(json_pack("{s:s,s:I,s:f}", "out", c->out, "tensors", (json_int_t)g->count, "loss", g->loss));
+        return cli_print_json(json_pack("{s:s,s:I,s:f}", "out", c->out, "tensors", (json_int_t)g->count, "loss",
+                                        g->loss));
     return EXIT_DONE;
 }
 
@@ -203,20 +211,26 @@ int gradients_dump(struct cli *c)
     int32_t *ids = NULL;
     size_t count;
     if (c->n > 0 || c->stats || c->steps || c->names || c->draft_given)
-        return cli_fail(c, EXIT_USAGE, "--gradients are those of one text; -n, --draft, --stats, --steps and --names do not go with it");
+        return cli_fail(c, EXIT_USAGE,
+                        "--gradients are those of one text; -n, --draft, --stats, --steps and --names do not go with "
+                        "it");
     if (!cli_ends_with(c->out, ".safetensors"))
-        return cli_fail(c, EXIT_USAGE, "--gradients writes a file of tensors, and -o is %s: wanted a name that ends in .safetensors", c->out);
+        return cli_fail(c, EXIT_USAGE,
+                        "--gradients writes a file of tensors, and -o is %s: wanted a name that ends in .safetensors",
+                        c->out);
     int code = cli_check_file(c, "-o", c->out);
     if (code == EXIT_DONE)
         code = cli_open(c);
     if (code == EXIT_DONE)
         code = cli_prompt(c, &ids, &count);
     if (code == EXIT_DONE)
-        code = c->reference ? gradients_of_reference(c, ids, count, gradients_depths(c), 0, &g) : gradients_of_trainer(c, ids, count, gradients_depths(c), &g);
+        code = c->reference ? gradients_of_reference(c, ids, count, gradients_depths(c), 0, &g)
+                            : gradients_of_trainer(c, ids, count, gradients_depths(c), &g);
     if (code == EXIT_DONE) {
         json_t *line = line_of(c, &g, ids, count);
         choose(c, &g);
-        code = g.count ? write_files(c, &g, line) : cli_fail(c, EXIT_USAGE, "--taps and --layers choose none of the gradients");
+        code = g.count ? write_files(c, &g, line)
+                       : cli_fail(c, EXIT_USAGE, "--taps and --layers choose none of the gradients");
         json_decref(line);
     }
     code = code == EXIT_DONE ? report(c, &g) : code;

@@ -98,7 +98,9 @@ static void add_row(json_t *line, const struct stats_row *s, int is_logits)
     append(line, "nan", json_integer((json_int_t)s->nans));
     append(line, "inf", json_integer((json_int_t)s->infinities));
     if (is_logits)
-        append(line, "top", s->has_top ? json_pack("[I,f,I,f]", (json_int_t)s->top[0], s->top[1], (json_int_t)s->top[2], s->top[3]) : json_null());
+        append(line, "top",
+               s->has_top ? json_pack("[I,f,I,f]", (json_int_t)s->top[0], s->top[1], (json_int_t)s->top[2], s->top[3])
+                          : json_null());
 }
 
 /* Removes a list of zeros. */
@@ -112,7 +114,8 @@ static void drop_zeros(json_t *line, const char *key)
     json_object_del(line, key);
 }
 
-void stats_add(json_t *line, const double *x, const void *data, size_t rows, size_t n, size_t item, int integers, int is_logits)
+void stats_add(json_t *line, const double *x, const void *data, size_t rows, size_t n, size_t item, int integers,
+               int is_logits)
 {
     for (size_t r = 0; r < rows; r++) {
         struct stats_row s;

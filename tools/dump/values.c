@@ -25,7 +25,8 @@ struct target {
     int32_t *experts; /* the experts that the reference chose in layer `moe_layer`, [count, chosen] */
     size_t chosen;
     int moe_layer, residual_layer;
-    /* of the engine, with an indexer: the tokens that the rows of a pass attend to, since the last layer that chose them */
+    /* of the engine, with an indexer: the tokens that the rows of a pass attend to, since the last layer that chose
+     * them */
     struct kept_row *kept;
     size_t kept_count;
     int kept_layer;
@@ -53,13 +54,14 @@ static void keep_kept(struct target *t, const vb_tap *tap)
     t->kept = cli_must(realloc(t->kept, (t->kept_count + (size_t)tap->rows) * sizeof *t->kept));
     for (size_t i = 0; i < (size_t)tap->rows; i++) {
         struct kept_row *k = &t->kept[t->kept_count++];
-        *k = (struct kept_row){tap->row[i].index, tap->row[i].slot, (size_t)tap->inner, cli_must(malloc(((size_t)tap->inner + 1) * sizeof *k->tokens))};
+        *k = (struct kept_row){tap->row[i].index, tap->row[i].slot, (size_t)tap->inner,
+                               cli_must(malloc(((size_t)tap->inner + 1) * sizeof *k->tokens))};
         memcpy(k->tokens, (const int32_t *)tap->data + i * (size_t)tap->stride, k->count * sizeof *k->tokens);
     }
 }
 
-/* Returns a row of attention scores with one number for each token: -inf for those that the indexer does not keep. NULL: `tap` is no
- * such row, or all tokens are kept. The engine reports attention scores row by row. */
+/* Returns a row of attention scores with one number for each token: -inf for those that the indexer does not keep.
+ * NULL: `tap` is no such row, or all tokens are kept. The engine reports attention scores row by row. */
 static float *spread(const struct target *t, const vb_tap *tap, size_t *width)
 {
     const struct kept_row *k = t->kept;
@@ -71,7 +73,9 @@ static float *spread(const struct target *t, const vb_tap *tap, size_t *width)
     if (!left || k->count != (size_t)tap->inner || !k->count)
         return NULL;
     *width = (size_t)(tap->depth < 0 ? tap->row->position : tap->row->index) + 1;
-    *width = (size_t)k->tokens[k->count - 1] < *width ? *width : (size_t)k->tokens[k->count - 1] + 1; /* a phantom row counts too */
+    *width = (size_t)k->tokens[k->count - 1] < *width
+                 ? *width
+                 : (size_t)k->tokens[k->count - 1] + 1; /* a phantom row counts too */
     float *scores = cli_must(malloc(*width * sizeof *scores));
     for (size_t i = 0; i < *width; i++)
         scores[i] = -INFINITY;
@@ -87,11 +91,12 @@ static void on_tap(void *context, const vb_tap *tap)
     if (strstr(tap->name, ".self_attn.indexer.kept"))
         keep_kept(t, tap);
     float *scores = spread(t, tap, &width);
-    dump_rows(t->dump, &(struct dump_rows){.name = tap->name, .layer = tap->layer, .depth = tap->depth, .pass = tap->pass,
-                                           .rows = tap->rows, .row = tap->row, .outer = tap->outer,
-                                           .inner = scores ? width : tap->inner, .stride = scores ? width : tap->stride,
-                                           .outer_stride = tap->outer_stride, .dtype = tap->integers ? DUMP_I32 : DUMP_F32,
-                                           .data = scores ? scores : tap->data});
+    dump_rows(t->dump,
+              &(struct dump_rows){.name = tap->name, .layer = tap->layer, .depth = tap->depth, .pass = tap->pass,
+                                  .rows = tap->rows, .row = tap->row, .outer = tap->outer,
+                                  .inner = scores ? width : tap->inner, .stride = scores ? width : tap->stride,
+                                  .outer_stride = tap->outer_stride, .dtype = tap->integers ? DUMP_I32 : DUMP_F32,
+                                  .data = scores ? scores : tap->data});
     free(scores);
     if (tap->layer >= 0 && t->dump->step == 0)
         cli_progress("layer", (size_t)tap->layer + 1, (size_t)(t->layers + t->depths));
@@ -124,9 +129,10 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
     int code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE) {
         vb_result result;
-        vb_generate_options g = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .callback = on_token, .context = t};
-        int failed = vb_append(session, ids, count, &err) ||
-                     (n ? vb_generate(session, &g, &result, &err) : vb_evaluate(session, t->depths, on_row, NULL, &err));
+        vb_generate_options g = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .callback = on_token,
+                                 .context = t};
+        int failed = vb_append(session, ids, count, &err) || (n ? vb_generate(session, &g, &result, &err)
+                                                                : vb_evaluate(session, t->depths, on_row, NULL, &err));
         if (failed)
             code = cli_error(c, &err);
     }
@@ -155,20 +161,22 @@ static const struct { const char *reference, *ours; } names[] = {
     {"eh_proj", "eh_proj.output"}, {"shared_head_norm", "shared_head.norm.output"},
 };
 
-static void add_reference(struct target *t, const char *name, int layer, const vb_tap_row *row, size_t rows, size_t outer,
-                          size_t inner, size_t stride, enum dump_dtype dtype, const void *data)
+static void add_reference(struct target *t, const char *name, int layer, const vb_tap_row *row, size_t rows,
+                          size_t outer, size_t inner, size_t stride, enum dump_dtype dtype, const void *data)
 {
     char full[128];
     if (layer < 0)
         snprintf(full, sizeof full, "%s", name);
     else
         snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
-    dump_rows(t->dump, &(struct dump_rows){.name = full, .layer = layer, .depth = t->depth, .pass = (uint64_t)(t->depth + 1),
-                                           .rows = rows, .row = row, .outer = outer, .inner = inner, .stride = stride,
-                                           .outer_stride = inner, .dtype = dtype, .data = data});
+    dump_rows(t->dump,
+              &(struct dump_rows){.name = full, .layer = layer, .depth = t->depth, .pass = (uint64_t)(t->depth + 1),
+                                  .rows = rows, .row = row, .outer = outer, .inner = inner, .stride = stride,
+                                  .outer_stride = inner, .dtype = dtype, .data = data});
 }
 
-static void add_matrix(struct target *t, const char *name, int layer, const struct reference_value *v, const double *data)
+static void add_matrix(struct target *t, const char *name, int layer, const struct reference_value *v,
+                       const double *data)
 {
     size_t D = (size_t)v->cols;
     add_reference(t, name, layer, t->rows, t->count, 1, D, D, DUMP_F64, data);
@@ -179,14 +187,16 @@ static void reference_pass(struct target *t, int depth)
 {
     const unsigned char *convention = t->conventions.value;
     int phantom = depth >= 0 && convention[FIRST_ROW], ahead = depth + 1;
-    int first = depth >= 0 && convention[DRAFT_POSITION] ? ahead - phantom : -phantom; /* the RoPE position of the first row */
+    int first = depth >= 0 && convention[DRAFT_POSITION] ? ahead - phantom : -phantom; /* the RoPE position of the first
+                                                                                          row */
     t->depth = depth;
     t->phantom = (size_t)phantom;
     t->count = t->tokens - (size_t)ahead + t->phantom;
     t->moe_layer = t->residual_layer = -1;
     for (int i = 0; i < (int)t->count; i++)
-        t->rows[i] = (vb_tap_row){.token = t->ids[i - phantom + ahead], .index = i - phantom, .position = first + i, .slot = i,
-                                  .hidden_of = depth < 0 ? -1 : i - phantom, .hidden_depth = depth < 0 ? -1 : depth - 1};
+        t->rows[i] = (vb_tap_row){.token = t->ids[i - phantom + ahead], .index = i - phantom, .position = first + i,
+                                  .slot = i, .hidden_of = depth < 0 ? -1 : i - phantom,
+                                  .hidden_depth = depth < 0 ? -1 : depth - 1};
 }
 
 /* Adds choices, which the reference stores as doubles, as integers. Returns them. */
@@ -211,7 +221,8 @@ static void reference_residual(struct target *t, const struct reference_value *v
     if (last && t->depth >= 0)
         add_matrix(t, "shared_head.norm.input", v->layer, v, v->data);
     else if (last)
-        add_matrix(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, v, v->data);
+        add_matrix(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, v,
+                   v->data);
 }
 
 /* Begins a pass with its embedding. */
@@ -285,9 +296,11 @@ static void on_value(void *context, const struct reference_value *v)
     } else if (!strcmp(v->name, "index_set")) {
         free(integers(t, "self_attn.indexer.kept", v));
     } else if (!strcmp(v->name, "index_margin")) {
-        add_reference(t, "self_attn.indexer.margin", v->layer, t->rows + t->count - v->rows, (size_t)v->rows, 1, 1, 1, DUMP_F64, v->data);
+        add_reference(t, "self_attn.indexer.margin", v->layer, t->rows + t->count - v->rows, (size_t)v->rows, 1, 1, 1,
+                      DUMP_F64, v->data);
     } else if (!strcmp(v->name, "q")) {
-        add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v, v->data);
+        add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v,
+                   v->data);
     } else if (!strcmp(v->name, "logits")) {
         add_reference(t, t->depth < 0 ? "lm_head.output" : "shared_head.head.output", v->layer, row, S, 1, inner, inner,
                       DUMP_F64, v->data);
@@ -306,11 +319,13 @@ static void on_value(void *context, const struct reference_value *v)
 static int is_of_heads(const struct cli *c)
 {
     int kind = 0;
-    return c->session.drafting.head && !vb_draft_head(&kind, c->session.drafting.head, NULL) && kind == VB_PARALLEL_HEADS;
+    return c->session.drafting.head && !vb_draft_head(&kind, c->session.drafting.head, NULL) &&
+           kind == VB_PARALLEL_HEADS;
 }
 
 /* The target's values, and those of its parallel heads. Returns an error code. */
-static int run_heads(const char *dir, struct target *t, const struct reference *r, const struct reference_options *o, vb_error *err)
+static int run_heads(const char *dir, struct target *t, const struct reference *r, const struct reference_options *o,
+                     vb_error *err)
 {
     struct reference *heads;
     int code = reference_heads_open(&heads, dir, r, err);
@@ -330,11 +345,12 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
                                   .routes = c->session.routes.experts, .route_tokens = (int)c->session.routes.tokens,
                                   .route_layers = c->session.routes.layers, .sets = c->session.routes.kept,
                                   .set_tokens = (int)c->session.routes.tokens, .set_layers = c->session.routes.layers,
-                                  .expanded = c->session.prefill && !strcmp(c->session.prefill, "expanded") ? (int)count : 0};
+                                  .expanded = c->session.prefill && !strcmp(c->session.prefill, "expanded") ? (int)count
+                                                                                                            : 0};
     vb_model_facts facts = cli_facts(c);
-    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, NULL, facts.precision, &err) ||
-        cache_type_parse(&o.cache_type, facts.cache_type, &err) ||
-        reference_open(&r, c->model_dir, NULL, &err))
+    if (conventions_parse(&o.conventions, facts.conventions, &err) ||
+        precision_parse(&o.precision, NULL, facts.precision, &err) ||
+        cache_type_parse(&o.cache_type, facts.cache_type, &err) || reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     t->config = reference_config(r);
     t->conventions = o.conventions;

@@ -5,12 +5,13 @@
  *
  * Build it beside a llama.cpp that was built with shared libraries in its folder build/:
  *
- *   cc -O2 -o llama_dump llama_dump.c -I llama.cpp/include -I llama.cpp/ggml/include -L llama.cpp/build/bin -lllama -lggml -lggml-base \
+ *   cc -O2 -o llama_dump llama_dump.c -I llama.cpp/include -I llama.cpp/ggml/include -L llama.cpp/build/bin -lllama
+ *   -lggml -lggml-base \
  *      -Wl,-rpath,$PWD/llama.cpp/build/bin
  *
- * The tokens are computed in passes of N tokens (all of them in one pass unless --chunk says otherwise), so that later passes read the
- * KV cache. Of each named tensor of the graph whose slowest dimension counts the tokens of the pass, the file has one row per token, as
- * F32 or I32. llama.cpp gives some names to several tensors; the last one counts. */
+ * The tokens are computed in passes of N tokens (all of them in one pass unless --chunk says otherwise), so that later
+ * passes read the KV cache. Of each named tensor of the graph whose slowest dimension counts the tokens of the pass,
+ * the file has one row per token, as F32 or I32. llama.cpp gives some names to several tensors; the last one counts. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -61,7 +62,8 @@ static struct dumped *find(const char *name)
 
 /* ---- tensors of the graph ---- */
 
-/* The dimension that counts tokens: the slowest that is not 1, or the slowest if the pass has one token. -1: there is none. */
+/* The dimension that counts tokens: the slowest that is not 1, or the slowest if the pass has one token. -1: there is
+ * none. */
 static int token_dim(const struct ggml_tensor *t)
 {
     int d = GGML_MAX_DIMS - 1;
@@ -74,8 +76,10 @@ static int token_dim(const struct ggml_tensor *t)
 
 static int is_wanted(const struct ggml_tensor *t)
 {
-    int known = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16 || t->type == GGML_TYPE_I32;
-    int is_named = *t->name && !strpbrk(t->name, " (") && strncmp(t->name, "leaf_", 5) != 0 && strncmp(t->name, "node_", 5) != 0;
+    int known = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16 ||
+                t->type == GGML_TYPE_I32;
+    int is_named = *t->name && !strpbrk(t->name, " (") && strncmp(t->name, "leaf_", 5) != 0 &&
+                   strncmp(t->name, "node_", 5) != 0;
     return known && is_named && token_dim(t) >= 0;
 }
 
@@ -91,7 +95,8 @@ static void write_number(char *to, const char *from, enum ggml_type type)
     memcpy(to, type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ? (const char *)&x : from, 4);
 }
 
-/* Sets the shape of a row in the first pass. Returns 0 for another shape in a later pass: the name's last tensor has the first one. */
+/* Sets the shape of a row in the first pass. Returns 0 for another shape in a later pass: the name's last tensor has
+ * the first one. */
 static int takes_shape(struct dumped *k, const struct ggml_tensor *t, int token)
 {
     struct dumped now = {.is_integer = t->type == GGML_TYPE_I32, .row = 1};
@@ -153,7 +158,8 @@ static void write_file(const char *path)
         size_t bytes = (size_t)tokens * k->row * 4;
         if (k->passes < passes)
             continue;
-        size += (size_t)sprintf(head + size, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRId64, k->name, k->is_integer ? "I32" : "F32", tokens);
+        size += (size_t)sprintf(head + size, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRId64, k->name,
+                                k->is_integer ? "I32" : "F32", tokens);
         for (int d = 0; d < k->dims; d++)
             size += (size_t)sprintf(head + size, ",%" PRId64, k->dim[d]);
         size += (size_t)sprintf(head + size, "],\"data_offsets\":[%zu,%zu]}", offset, offset + bytes);

@@ -1,9 +1,11 @@
-/* tools/mpi/mpi.c -- the `verbatim` command in several processes that MPI has started: verbatim-mpi (Open MPI) and verbatim-mpich (MPICH).
+/* tools/mpi/mpi.c -- the `verbatim` command in several processes that MPI has started: verbatim-mpi (Open MPI) and
+ * verbatim-mpich (MPICH).
  *
- * Rank 0 runs the command. The other ranks have the same command line, in which only --isa and --threads may differ; they read these
- * two options, and follow rank 0. This is the only file that includes mpi.h.
+ * Rank 0 runs the command. The other ranks have the same command line, in which only --isa and --threads may differ;
+ * they read these two options, and follow rank 0. This is the only file that includes mpi.h.
  *
- * If one process ends without MPI_Finalize, the launcher ends all others. So a rank never waits for one that is gone. */
+ * If one process ends without MPI_Finalize, the launcher ends all others. So a rank never waits for one that is
+ * gone. */
 #include <mpi.h>
 
 #include <limits.h>
@@ -30,10 +32,10 @@ struct transport {
     int size[MOST_RANKS], offset[MOST_RANKS];
 };
 
-/* ---- exchanges ----------------------------------------------------------------------------------------------------- */
+/* ---- exchanges --------------------------------------------------------------------------------------------------- */
 
-/* Waits for an exchange. After `polling` seconds (rank 0 may be idle), the rank sleeps between two polls, each time for a sixteenth of the
- * time that it has waited. */
+/* Waits for an exchange. After `polling` seconds (rank 0 may be idle), the rank sleeps between two polls, each time for
+ * a sixteenth of the time that it has waited. */
 static void wait_for(MPI_Request *request, double polling)
 {
     double begun = cli_seconds(), waited = 0;
@@ -42,8 +44,11 @@ static void wait_for(MPI_Request *request, double polling)
         if (done)
             return;
         if (waited > polling)
-            nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (waited / 16 < LONGEST_SLEEP ? waited / 16 : LONGEST_SLEEP))}, NULL);
-        else if (polls % 8 == 0) /* with more ranks than processors, the ranks that this one waits for may need its processor */
+            nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (waited / 16 < LONGEST_SLEEP ? waited / 16
+                                                                                              : LONGEST_SLEEP))},
+                      NULL);
+        else if (polls % 8 == 0) /* with more ranks than processors, the ranks that this one waits for may need its
+                                    processor */
             sched_yield();
         if (waited > polling || polls % 64 == 0)
             waited = cli_seconds() - begun;
@@ -66,9 +71,10 @@ static void all_gather(void *context, void *buffer, const size_t *offset)
     wait_for(&request, t->polling);
 }
 
-/* ---- the command line ---------------------------------------------------------------------------------------------- */
+/* ---- the command line -------------------------------------------------------------------------------------------- */
 
-/* Returns how many arguments the option `name` has at argv[i] (1 or 2), or 0 if argv[i] is not this option. Sets *value to its value. */
+/* Returns how many arguments the option `name` has at argv[i] (1 or 2), or 0 if argv[i] is not this option. Sets *value
+ * to its value. */
 static int own_option(int argc, char **argv, int i, const char *name, const char **value)
 {
     size_t size = strlen(name);
@@ -139,16 +145,20 @@ static int read_weights(const char *text, uint32_t *weights, int count)
     return 1;
 }
 
-/* Rank 0 compares the command lines with its own. Errors in its own are reported later, by cli_main. Returns an exit code. */
+/* Rank 0 compares the command lines with its own. Errors in its own are reported later, by cli_main. Returns an exit
+ * code. */
 static int check_words(const struct words *all, int count)
 {
     for (int i = 1; i < count; i++) {
         int threads;
         if (all[i].hash != all[0].hash)
-            fprintf(stderr, "verbatim: rank %d (%s) has another command line than rank 0 (%s); only --isa and --threads may differ\n", i, all[i].host,
-                    all[0].host);
+            fprintf(stderr,
+                    "verbatim: rank %d (%s) has another command line than rank 0 (%s); only --isa and --threads may "
+                    "differ\n",
+                    i, all[i].host, all[0].host);
         else if (!read_threads(all[i].threads, &threads) && strcmp(all[i].threads, all[0].threads))
-            fprintf(stderr, "verbatim: rank %d (%s): --threads is %s, wanted an integer from 1 to 4096\n", i, all[i].host, all[i].threads);
+            fprintf(stderr, "verbatim: rank %d (%s): --threads is %s, wanted an integer from 1 to 4096\n", i,
+                    all[i].host, all[i].threads);
         else
             continue;
         return EXIT_USAGE;
@@ -175,9 +185,10 @@ static const char *weights_of(int argc, char **argv)
     return value;
 }
 
-/* ---- the machine --------------------------------------------------------------------------------------------------- */
+/* ---- the machine ------------------------------------------------------------------------------------------------- */
 
-/* Counts the processors that this rank may use, and the ranks of its machine, itself included, that may use one of them, too. */
+/* Counts the processors that this rank may use, and the ranks of its machine, itself included, that may use one of
+ * them, too. */
 static void count_processors(int *processors, int *sharing)
 {
     MPI_Comm machine;
@@ -200,10 +211,11 @@ static void count_processors(int *processors, int *sharing)
     free(all);
 }
 
-/* ---- signals and exits --------------------------------------------------------------------------------------------- */
+/* ---- signals and exits ------------------------------------------------------------------------------------------- */
 
-/* Launchers send SIGINT and SIGTERM to all ranks. Rank 0 handles a signal as a single process does, and other ranks continue until it ends.
- * If rank 0 does not end, for example because it did not receive the signal, this rank ends, and the launcher then ends all. */
+/* Launchers send SIGINT and SIGTERM to all ranks. Rank 0 handles a signal as a single process does, and other ranks
+ * continue until it ends. If rank 0 does not end, for example because it did not receive the signal, this rank ends,
+ * and the launcher then ends all. */
 static void leave_it_to_rank_0(int number)
 {
     signal(number, SIG_DFL);
@@ -220,8 +232,8 @@ static void end_now(int number)
     _exit(end_code);
 }
 
-/* MPICH 4.0 with UCX over TCP sometimes never returns from MPI_Finalize: one rank waits for an answer of another rank, which already waits in
- * the launcher's barrier. All work is done by then, so an alarm ends the process. */
+/* MPICH 4.0 with UCX over TCP sometimes never returns from MPI_Finalize: one rank waits for an answer of another rank,
+ * which already waits in the launcher's barrier. All work is done by then, so an alarm ends the process. */
 static void finish(int code)
 {
     fflush(NULL);
@@ -253,7 +265,8 @@ static int follow(vb_ranks *ranks, const char *name, int is_server)
     exit(EXIT_OTHER); /* abort_others */
 }
 
-/* Measures the memory bandwidth of each rank while all ranks read. Returns 0 if a rank has no memory for the measurement. */
+/* Measures the memory bandwidth of each rank while all ranks read. Returns 0 if a rank has no memory for the
+ * measurement. */
 static int measure_weights(uint32_t *weights, int rank, int count, int threads, const char *host)
 {
     int all = 1;
@@ -277,15 +290,18 @@ static int start(vb_ranks **ranks, struct transport *t, int rank, const struct w
     t->polling = sharing > processors ? CROWDED_POLLING : POLLING;
     if (!read_threads(own->threads, &threads) || !threads) /* cli_main reports an error in --threads of rank 0 */
         threads = processors > sharing ? processors / sharing : 1;
-    vb_ranks_options o = {.rank = rank, .count = t->count, .weights = weights, .all_gather = all_gather, .context = t, .host = own->host,
-                          .threads = threads, .isa = *own->isa ? own->isa : NULL};
+    vb_ranks_options o = {.rank = rank, .count = t->count, .weights = weights, .all_gather = all_gather, .context = t,
+                          .host = own->host, .threads = threads, .isa = *own->isa ? own->isa : NULL};
     if (!shares)
         o.weights = NULL;
     else if (!strcmp(shares, "measured") && !measure_weights(weights, rank, t->count, threads, own->host))
         return EXIT_OTHER;
     else if (strcmp(shares, "measured") && !read_weights(shares, weights, t->count)) {
         if (!rank)
-            fprintf(stderr, "verbatim: --ranks-weights is %.64s, wanted \"measured\", or %d numbers above 0 with commas between them\n", shares, t->count);
+            fprintf(stderr,
+                    "verbatim: --ranks-weights is %.64s, wanted \"measured\", or %d numbers above 0 with commas "
+                    "between them\n",
+                    shares, t->count);
         return EXIT_USAGE;
     }
     if (!vb_ranks_open(ranks, &o, &err))
@@ -310,15 +326,17 @@ int main(int argc, char **argv)
     cli_name_rank(transport.count > 1 ? name : NULL);
     if (transport.count > MOST_RANKS || given < MPI_THREAD_SERIALIZED) {
         if (!rank)
-            fprintf(stderr, "verbatim: %d ranks of an MPI with thread support %d, wanted at most %d ranks and %d or more\n", transport.count, given,
-                    MOST_RANKS, MPI_THREAD_SERIALIZED);
+            fprintf(stderr,
+                    "verbatim: %d ranks of an MPI with thread support %d, wanted at most %d ranks and %d or more\n",
+                    transport.count, given, MOST_RANKS, MPI_THREAD_SERIALIZED);
     } else {
         code = agree_on_words(&own, rank, transport.count);
         if (code == EXIT_DONE)
             code = start(&ranks, &transport, rank, &own, argc, argv);
     }
     if (code == EXIT_DONE)
-        code = rank ? follow(ranks, name, argc > 1 && !strcmp(argv[1], "serve")) : cli_main(argc, argv, ranks, transport.count);
+        code = rank ? follow(ranks, name, argc > 1 && !strcmp(argv[1], "serve"))
+                    : cli_main(argc, argv, ranks, transport.count);
     vb_ranks_close(ranks);
     code = rank ? EXIT_DONE : code; /* launchers combine the codes of all ranks */
     finish(code);

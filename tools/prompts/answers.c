@@ -10,17 +10,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SYNC_SECONDS 5.0 /* what a power cut may cost; syncing each line would cost more than computing the short ones */
+#define SYNC_SECONDS 5.0 /* what a power cut may cost; syncing each line would cost more than computing the short
+                            ones */
 #define BEGIN "{\"index\": "
 
 static int refuse(const struct cli *c, const struct answers *a, size_t line, const char *why)
 {
-    return cli_fail(c, EXIT_OTHER, "%s: line %zu %s; the file was left as it is: give another -o, or the prompts and options it was begun with",
+    return cli_fail(c, EXIT_OTHER,
+                    "%s: line %zu %s; the file was left as it is: give another -o, or the prompts and options it was "
+                    "begun with",
                     a->path, line, why);
 }
 
 /* Checks one complete line of the file, and marks its prompt as answered. */
-static int take_up(const struct cli *c, struct answers *a, struct prompt_file *f, const char *settings, const char *text, size_t size, size_t line)
+static int take_up(const struct cli *c, struct answers *a, struct prompt_file *f, const char *settings,
+                   const char *text, size_t size, size_t line)
 {
     char key[KEY_SIZE];
     json_t *j = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
@@ -28,7 +32,8 @@ static int take_up(const struct cli *c, struct answers *a, struct prompt_file *f
     const char *request = json_string_value(json_object_get(j, "request"));
     long long i = json_is_integer(index) ? json_integer_value(index) : -1;
     int code = EXIT_DONE;
-    if (i < 0 || !request || (!json_object_get(j, a->is_scores ? "logprobs" : "finish_reason") && !json_object_get(j, "error")))
+    if (i < 0 || !request ||
+        (!json_object_get(j, a->is_scores ? "logprobs" : "finish_reason") && !json_object_get(j, "error")))
         code = refuse(c, a, line, a->is_scores ? "is no line of verbatim score" : "is no answer of generate --prompts");
     else if ((size_t)i >= f->num_lines || !f->line[i].size)
         code = refuse(c, a, line, "answers a prompt that is not there");
@@ -48,8 +53,10 @@ static int take_up(const struct cli *c, struct answers *a, struct prompt_file *f
     return code;
 }
 
-/* What stands behind the last newline: the beginning of an answer of ours, or, behind whole ones, what a power cut left. */
-static int is_torn(const struct answers *a, const struct prompt_file *f, const char *settings, const char *text, size_t size)
+/* What stands behind the last newline: the beginning of an answer of ours, or, behind whole ones, what a power cut
+ * left. */
+static int is_torn(const struct answers *a, const struct prompt_file *f, const char *settings, const char *text,
+                   size_t size)
 {
     char wanted[96], key[KEY_SIZE];
     size_t n = strlen(BEGIN), digits = 0, zeros = 0;
@@ -85,7 +92,9 @@ static int take_up_all(const struct cli *c, struct answers *a, struct prompt_fil
     for (; code == EXIT_DONE && p < end && (newline = memchr(p, '\n', (size_t)(end - p))); p = newline + 1, line++)
         code = take_up(c, a, f, settings, p, (size_t)(newline - p), line);
     if (code == EXIT_DONE && p < end && !is_torn(a, f, settings, p, (size_t)(end - p)))
-        code = refuse(c, a, line, a->is_scores ? "is no line of verbatim score for these texts" : "is no answer of generate --prompts to these prompts");
+        code = refuse(c, a, line,
+                      a->is_scores ? "is no line of verbatim score for these texts"
+                                   : "is no answer of generate --prompts to these prompts");
     a->whole = p - text;
     vb_free(NULL, text);
     return code;
@@ -100,7 +109,8 @@ static int check_file(const struct cli *c, struct answers *a, struct prompt_file
     if (!S_ISREG(st.st_mode))
         return cli_fail(c, EXIT_OTHER, "%s: not a file", a->path);
     if (flock(a->fd, LOCK_EX | LOCK_NB))
-        return cli_fail(c, EXIT_OTHER, "%s: %s", a->path, errno == EWOULDBLOCK ? "another run is writing it" : strerror(errno));
+        return cli_fail(c, EXIT_OTHER, "%s: %s", a->path,
+                        errno == EWOULDBLOCK ? "another run is writing it" : strerror(errno));
     int code = take_up_all(c, a, f, settings);
     if (code == EXIT_DONE && (ftruncate(a->fd, (off_t)a->whole) || lseek(a->fd, 0, SEEK_END) < 0))
         code = cli_fail(c, EXIT_OTHER, "%s: %s", a->path, strerror(errno));
@@ -109,7 +119,8 @@ static int check_file(const struct cli *c, struct answers *a, struct prompt_file
 
 int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, const char settings[SETTINGS_SIZE])
 {
-    *a = (struct answers){.path = c->out, .fd = -1, .is_scores = (c->command->takes & TAKES_SCORE) != 0, .synced = cli_seconds()};
+    *a = (struct answers){.path = c->out, .fd = -1, .is_scores = (c->command->takes & TAKES_SCORE) != 0,
+                          .synced = cli_seconds()};
     if (!a->path)
         return EXIT_DONE;
     a->fd = open(a->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

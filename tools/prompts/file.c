@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static int is_space(char ch) { return ch == ' ' || ch == '\t' || ch == '\r'; }
 
@@ -68,7 +68,7 @@ void prompt_key(const struct prompt_line *line, const char settings[SETTINGS_SIZ
     key[KEY_SIZE - 1] = '\0';
 }
 
-/* ---- settings -------------------------------------------------------------------------------------------------------- */
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
 
 static void mix(SHA2_CTX *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void mix(SHA2_CTX *h, const char *format, ...)
@@ -115,7 +115,8 @@ static int mix_file(const struct cli *c, SHA2_CTX *h, const char *dir, const cha
         error = errno;
     else if (!S_ISREG(st.st_mode))
         error = EINVAL;
-    long long part = (long long)sizeof bytes, size = error ? 0 : (long long)st.st_size, last = size > part ? size - part : 0;
+    long long part = (long long)sizeof bytes, size = error ? 0 : (long long)st.st_size,
+              last = size > part ? size - part : 0;
     const long long at[] = {0, last / 2, last};
     mix(h, "%s %lld", *dir ? name : "", size);
     for (size_t i = 0; i < sizeof at / sizeof *at && !error; i++) {
@@ -125,14 +126,16 @@ static int mix_file(const struct cli *c, SHA2_CTX *h, const char *dir, const cha
     }
     if (fd >= 0)
         close(fd);
-    return error ? cli_fail(c, EXIT_OTHER, "%s: %s", path, error == EINVAL ? "not a regular file" : strerror(error)) : EXIT_DONE;
+    return error ? cli_fail(c, EXIT_OTHER, "%s: %s", path, error == EINVAL ? "not a regular file" : strerror(error))
+                 : EXIT_DONE;
 }
 
 /* Returns whether this entry of a directory is a file that the model is read from. */
 static int is_of_model(const struct dirent *e)
 {
-    static const char *const names[] = {"config.json", "params.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-                                        "tiktoken.model", "tekken.json", "chat_template.jinja"};
+    static const char *const names[] = {"config.json", "params.json", "generation_config.json", "tokenizer.json",
+                                        "tokenizer_config.json", "tiktoken.model", "tekken.json",
+                                        "chat_template.jinja"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(e->d_name, names[i]))
             return 1;
@@ -163,9 +166,10 @@ static int mix_model(const struct cli *c, SHA2_CTX *h, const char *model)
 static void mix_sampling(const struct cli *c, SHA2_CTX *h)
 {
     const vb_sampling *s = &c->session.sampling;
-    mix(h, "temperature %a top-k %d top-p %a min-p %a seed %llu", (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p,
-        (unsigned long long)s->seed);
-    mix(h, "penalties %a %a %a", (double)s->repetition_penalty, (double)s->presence_penalty, (double)s->frequency_penalty);
+    mix(h, "temperature %a top-k %d top-p %a min-p %a seed %llu", (double)s->temperature, s->top_k, (double)s->top_p,
+        (double)s->min_p, (unsigned long long)s->seed);
+    mix(h, "penalties %a %a %a", (double)s->repetition_penalty, (double)s->presence_penalty,
+        (double)s->frequency_penalty);
     mix_text(h, "logit-bias", c->sampling.logit_bias);
     for (int i = 0; i < c->sampling.num_stops; i++)
         mix_text(h, "stop", c->sampling.stop[i]);
@@ -182,8 +186,8 @@ static int mix_drafting(const struct cli *c, SHA2_CTX *h)
     mix_text(h, "acceptance", o->sampling.acceptance);
     mix_text(h, "draft-sample-method", o->sampling.draft_sample_method);
     mix_text(h, "draft-precision", c->drafting.precision);
-    mix(h, "relaxed %d %a %d %d", o->sampling.relaxed_topk, (double)o->sampling.relaxed_delta, o->sampling.thinking_begin,
-        o->sampling.thinking_end);
+    mix(h, "relaxed %d %a %d %d", o->sampling.relaxed_topk, (double)o->sampling.relaxed_delta,
+        o->sampling.thinking_begin, o->sampling.thinking_end);
     return c->drafting.model_dir ? mix_model(c, h, c->drafting.model_dir) : EXIT_DONE;
 }
 
@@ -192,7 +196,8 @@ int prompt_settings(const struct cli *c, char settings[SETTINGS_SIZE])
     SHA2_CTX h;
     char split[256];
     SHA256Init(&h);
-    mix(&h, "%s n %lld context %lld ignore-eos %d bos %d %d chat %d", vb_version(), c->n < 0 ? 128 : c->n, c->context, c->ignore_eos, c->bos, c->no_bos, c->chat);
+    mix(&h, "%s n %lld context %lld ignore-eos %d bos %d %d chat %d", vb_version(), c->n < 0 ? 128 : c->n, c->context,
+        c->ignore_eos, c->bos, c->no_bos, c->chat);
     if (c->command->takes & TAKES_SCORE)
         mix(&h, "score logprobs %lld routes %d", c->logprobs, c->with_routes);
     if (c->session.prefill && strcmp(c->session.prefill, "contract"))

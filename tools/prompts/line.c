@@ -136,8 +136,8 @@ static int read_ids(const struct cli *c, struct prompt *p, const json_t *value)
         long long i = json_integer_value(id);
         char shown[JSON_SHOWN];
         if (!json_is_integer(id) || i < 0 || i >= vb_vocab_size(c->model))
-            return cli_fail(c, EXIT_USAGE, "token %zu is %s, outside the vocabulary of %d", p->count, json_show(id, shown),
-                            vb_vocab_size(c->model));
+            return cli_fail(c, EXIT_USAGE, "token %zu is %s, outside the vocabulary of %d", p->count,
+                            json_show(id, shown), vb_vocab_size(c->model));
         p->tokens[p->count] = (int32_t)i;
     }
     return EXIT_DONE;
@@ -157,11 +157,13 @@ static int encode(struct cli *c, struct prompt *p, const json_t *text, const jso
     if (is_chat)
         code = cli_render_given(c, messages, bytes, &rendered, &size);
     if (code == EXIT_DONE)
-        code = cli_encode_prompt(c, is_chat ? "the chat template's text" : "prompt", is_chat ? rendered : bytes, size, is_chat, &p->tokens, &p->count);
+        code = cli_encode_prompt(c, is_chat ? "the chat template's text" : "prompt", is_chat ? rendered : bytes, size,
+                                 is_chat, &p->tokens, &p->count);
     vb_text_free(rendered);
     for (size_t i = 0; i < p->count && code == EXIT_DONE; i++)
         if (p->tokens[i] >= vb_vocab_size(c->model))
-            code = cli_fail(c, EXIT_USAGE, "token %zu of the prompt is %d, outside the vocabulary of %d", i, p->tokens[i], vb_vocab_size(c->model));
+            code = cli_fail(c, EXIT_USAGE, "token %zu of the prompt is %d, outside the vocabulary of %d", i,
+                            p->tokens[i], vb_vocab_size(c->model));
     return code;
 }
 
@@ -205,7 +207,8 @@ static int read_prompt(struct cli *c, struct prompt *p)
 }
 
 /* Forced choices of one kind: in the line itself, as other engines return them, or in a file. */
-static int read_choices(const struct cli *c, const struct prompt *p, enum routes_kind kind, const char *key, const char *file_key, struct routes_array *out)
+static int read_choices(const struct cli *c, const struct prompt *p, enum routes_kind kind, const char *key,
+                        const char *file_key, struct routes_array *out)
 {
     const json_t *value = member(p, key), *file = member(p, file_key);
     const char *name = file ? json_string_value(file) : key;
@@ -214,9 +217,11 @@ static int read_choices(const struct cli *c, const struct prompt *p, enum routes
     if (value && file)
         return cli_fail(c, EXIT_USAGE, "wanted one of %s and %s", key, file_key);
     if (!name)
-        return wrong(c, file_key, file, kind == ROUTES_EXPERTS ? "the name of a file of routes" : "the name of a file of kept sets");
+        return wrong(c, file_key, file,
+                     kind == ROUTES_EXPERTS ? "the name of a file of routes" : "the name of a file of kept sets");
     int code = file ? routes_array_of_file(c, kind, name, out) : routes_array_of_json(c, kind, name, p->json, out);
-    return code == EXIT_DONE ? routes_array_check(c, name, out, p->count, SIZE_MAX) : code; /* as cli_routes_in for one prompt */
+    return code == EXIT_DONE ? routes_array_check(c, name, out, p->count, SIZE_MAX) : code; /* as cli_routes_in for one
+                                                                                               prompt */
 }
 
 static int read_routes(const struct cli *c, struct prompt *p)
@@ -247,7 +252,8 @@ static int parse(const struct cli *c, const struct prompt_line *line, struct pro
     struct json_trouble why;
     p->json = json_load(line->text, line->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!p->json)
-        return why.no_memory ? cli_fail(c, EXIT_OTHER, "no memory to read it") : cli_fail(c, EXIT_USAGE, "column %d: %s", why.column, why.what);
+        return why.no_memory ? cli_fail(c, EXIT_OTHER, "no memory to read it")
+                             : cli_fail(c, EXIT_USAGE, "column %d: %s", why.column, why.what);
     return json_is_object(p->json) ? EXIT_DONE : wrong(c, "it", p->json, "an object");
 }
 

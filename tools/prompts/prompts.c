@@ -26,7 +26,8 @@ struct prompts {
     struct prompt_file file;
     struct answers answers;
     char settings[SETTINGS_SIZE], where[300];
-    char tried[MOST_METHODS + 1][VB_MAX_DRAFT + 2]; /* draft methods and draft lengths for which a session can be opened */
+    char tried[MOST_METHODS + 1][VB_MAX_DRAFT + 2]; /* draft methods and draft lengths for which a session can be
+                                                       opened */
     vb_batch *batch;
     vb_batch_state state;
     struct prompts_request *running; /* the requests that the batch has, running or waiting */
@@ -54,7 +55,7 @@ static int limit(const struct cli *c) { return c->context > 0 ? (int)c->context 
 
 static double rate(double count, double seconds) { return seconds > 0.0 ? count / seconds : 0.0; }
 
-/* ---- before anything starts ---------------------------------------------------------------------------------------- */
+/* ---- before anything starts -------------------------------------------------------------------------------------- */
 
 static vb_session_options session_options(const struct cli *c)
 {
@@ -74,7 +75,8 @@ vb_drafting prompts_drafting(const struct cli *c, const struct prompt *q)
     return d;
 }
 
-/* Opens a session as the batch will, with a context of so many tokens: what is wrong with methods and options comes out now. */
+/* Opens a session as the batch will, with a context of so many tokens: what is wrong with methods and options comes out
+ * now. */
 static int try_session(const struct cli *c, const struct prompt *q, int32_t context, size_t *draft_bytes)
 {
     vb_session_options o = session_options(c);
@@ -86,8 +88,11 @@ static int try_session(const struct cli *c, const struct prompt *q, int32_t cont
         o.sampling = q->sampling;
         o.drafting = prompts_drafting(c, q);
     }
-    if (!vb_draft_method_find(&method, o.drafting.method, NULL) && method.by_history && o.drafting.tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
-        return cli_fail(c, EXIT_USAGE, "--acceptance %s with %s: many prompts at once want a method whose drafts do not depend on the rounds before",
+    if (!vb_draft_method_find(&method, o.drafting.method, NULL) && method.by_history && o.drafting.tokens >= 0 &&
+        (cli_is_rejection(c) || cli_is_relaxed(c)))
+        return cli_fail(c, EXIT_USAGE,
+                        "--acceptance %s with %s: many prompts at once want a method whose drafts do not depend on the "
+                        "rounds before",
                         cli_acceptance(c), method.name);
     if (vb_session_open(&s, c->model, &o, &err))
         return cli_error(c, &err);
@@ -144,7 +149,8 @@ static int check_lines(struct prompts *p)
     int32_t ignored;
     int code = prompts_context(c, 0, &ignored);
     if (c->context > vb_max_positions(c->model))
-        return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %d", c->context, vb_max_positions(c->model));
+        return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %d", c->context,
+                        vb_max_positions(c->model));
     for (size_t i = 0; i < p->file.num_lines && code == EXIT_DONE; i++) {
         if (i % 64 == 0)
             cli_progress("checking the prompts", i, p->file.num_lines);
@@ -166,7 +172,7 @@ static int check_options(struct cli *c)
     return code == EXIT_DONE ? try_session(c, NULL, 1, NULL) : code;
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------------------- */
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
 
 static json_t *answer(const struct prompts_request *r, const vb_request_end *end)
 {
@@ -176,17 +182,20 @@ static json_t *answer(const struct prompts_request *r, const vb_request_end *end
     json_t *id = r->prompt.id ? json_incref((json_t *)(uintptr_t)r->prompt.id) : json_null(), *ids;
     prompt_key(&r->all->file.line[r->line], r->all->settings, key);
     if (end->code)
-        return json_pack("{s:I,s:s,s:o,s:s}", "index", (json_int_t)r->line, "request", key, "id", id, "error", end->error->message);
+        return json_pack("{s:I,s:s,s:o,s:s}", "index", (json_int_t)r->line, "request", key, "id", id, "error",
+                         end->error->message);
     ids = json_array();
     for (size_t i = end->prompt; i < end->count; i++)
         json_array_append_new(ids, json_integer(end->tokens[i]));
     size_t size = 0;
     char *text = cli_text(c, end->tokens + end->prompt, end->count - end->prompt, result->text_bytes, &size);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, result->fingerprint);
-    json_t *out = json_pack("{s:I,s:s,s:o,s:I,s:o,s:o,s:s,s:s?,s:s}", "index", (json_int_t)r->line, "request", key, "id", id, "prompt_tokens",
-                            (json_int_t)end->prompt, "tokens", ids, "text", text ? json_stringn(text, size) : json_null(), "finish_reason",
+    json_t *out = json_pack("{s:I,s:s,s:o,s:I,s:o,s:o,s:s,s:s?,s:s}", "index", (json_int_t)r->line, "request", key,
+                            "id", id, "prompt_tokens", (json_int_t)end->prompt, "tokens", ids, "text",
+                            text ? json_stringn(text, size) : json_null(), "finish_reason",
                             result->finish == VB_FINISH_STOP ? "stop" : "length", "stop_string",
-                            result->stop_string ? r->prompt.stop[result->stop_string - 1] : NULL, "fingerprint", fingerprint);
+                            result->stop_string ? r->prompt.stop[result->stop_string - 1] : NULL, "fingerprint",
+                            fingerprint);
     free(text);
     return out;
 }
@@ -237,7 +246,7 @@ static int count_token(void *context, const vb_event *e)
     return 0;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static int add_line(struct prompts *p, size_t line)
 {
@@ -253,8 +262,9 @@ static int add_line(struct prompts *p, size_t line)
     vb_drafting drafting = prompts_drafting(p->c, q);
     vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
                         .routes = q->routes.tokens ? &q->routes : NULL,
-                        .options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1, .callback = count_token,
-                                    .context = r, .tokenizer = p->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
+                        .options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1,
+                                    .callback = count_token, .context = r, .tokenizer = p->c->tokenizer,
+                                    .stop = q->stop, .stop_count = q->num_stops},
                         .done = done, .context = r};
     if (code == EXIT_DONE && vb_batch_add(p->batch, &asked, NULL, &err))
         code = cli_error(p->c, &err);
@@ -269,7 +279,8 @@ static int fill(struct prompts *p)
 {
     int code = EXIT_DONE;
     vb_batch_look(p->batch, &p->state);
-    for (size_t waiting = p->state.waiting; code == EXIT_DONE && p->next < p->file.num_lines && waiting < (size_t)p->max_sequences; p->next++)
+    for (size_t waiting = p->state.waiting;
+         code == EXIT_DONE && p->next < p->file.num_lines && waiting < (size_t)p->max_sequences; p->next++)
         if (p->file.line[p->next].size && !p->file.line[p->next].answered) {
             code = add_line(p, p->next);
             waiting++;
@@ -286,7 +297,8 @@ static void show_progress(struct prompts *p)
         return;
     p->shown = now;
     memset(bar, '#', there * (sizeof bar - 1) / all);
-    fprintf(stderr, "\r\033[K[%s] %zu of %zu prompts, %.1f tokens/s", bar, there, all, rate((double)p->tokens, now - p->started));
+    fprintf(stderr, "\r\033[K[%s] %zu of %zu prompts, %.1f tokens/s", bar, there, all,
+            rate((double)p->tokens, now - p->started));
 }
 
 static int loop(struct prompts *p)
@@ -316,17 +328,21 @@ int prompts_context(const struct cli *c, size_t longest, int32_t *context)
     if (!strstr(cli_facts(c).conventions, "yarn=max-len"))
         return EXIT_DONE;
     *context = (int32_t)c->context;
-    return c->context > 0 ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "--context is missing: with convention yarn=max-len, the results depend on it");
+    return c->context > 0 ? EXIT_DONE
+                          : cli_fail(c, EXIT_USAGE,
+                                     "--context is missing: with convention yarn=max-len, the results depend on it");
 }
 
-/* The longest prompt that is left tells how large the context has to be; the batch then says whether its cache can hold it. */
+/* The longest prompt that is left tells how large the context has to be; the batch then says whether its cache can hold
+ * it. */
 static int open_batch(struct prompts *p)
 {
     const struct cli *c = p->c;
     size_t longest = 0, left = p->file.num_prompts - p->answers.kept;
     vb_error err;
     for (size_t i = 0; i < p->file.num_lines; i++)
-        if (!p->file.line[i].answered && p->file.line[i].most > p->file.line[longest].most * !p->file.line[longest].answered)
+        if (!p->file.line[i].answered &&
+            p->file.line[i].most > p->file.line[longest].most * !p->file.line[longest].answered)
             longest = i;
     p->max_sequences = c->max_sequences ? c->max_sequences : 8;
     if ((size_t)p->max_sequences > left)
@@ -336,7 +352,8 @@ static int open_batch(struct prompts *p)
         code = cli_draft_tokens(c) ? try_session(c, NULL, p->context, &p->draft_bytes) : EXIT_DONE;
     if (code != EXIT_DONE)
         return code;
-    vb_batch_options o = {.session = session_options(c), .max_sequences = p->max_sequences, .cache_tokens = c->cache_tokens};
+    vb_batch_options o = {.session = session_options(c), .max_sequences = p->max_sequences,
+                          .cache_tokens = c->cache_tokens};
     o.session.context = p->context;
     if (vb_batch_open(&p->batch, c->model, &o, &err))
         return cli_error(c, &err);
@@ -355,29 +372,34 @@ static int open_batch(struct prompts *p)
 static void tell_bounds(struct prompts *p)
 {
     vb_batch_look(p->batch, &p->state);
-    tell(p, "%zu prompts, %d at once; cache of %zu tokens %.1f MB, passes %.1f MB", p->file.num_prompts - p->answers.kept, p->max_sequences,
-         p->state.cache_tokens, 1e-6 * (double)p->state.cache_bytes, 1e-6 * (double)p->state.pass_bytes);
+    tell(p, "%zu prompts, %d at once; cache of %zu tokens %.1f MB, passes %.1f MB",
+         p->file.num_prompts - p->answers.kept, p->max_sequences, p->state.cache_tokens,
+         1e-6 * (double)p->state.cache_bytes, 1e-6 * (double)p->state.pass_bytes);
     if (p->draft_bytes)
         tell(p, ", drafts at most %.1f MB", 1e-6 * (double)p->draft_bytes * p->max_sequences);
     tell(p, "\n");
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 static json_t *statistics(const struct prompts *p)
 {
     const vb_batch_state *s = &p->state;
-    json_t *j = json_pack("{s:I,s:I,s:I,s:I,s:b}", "prompts", (json_int_t)p->file.num_prompts, "kept", (json_int_t)p->answers.kept, "answered",
-                          (json_int_t)p->answered, "errors", (json_int_t)p->answers.errors, "interrupted", p->interrupted);
-    json_t *run = json_pack("{s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:i}", "prompt_tokens", (json_int_t)p->prompt_tokens, "tokens",
-                            (json_int_t)p->tokens, "seconds", p->seconds, "tokens_per_second", rate((double)p->tokens, p->seconds), "passes",
-                            (json_int_t)s->passes, "forwards", (json_int_t)p->forwards, "drafted", (json_int_t)p->drafted, "accepted",
+    json_t *j = json_pack("{s:I,s:I,s:I,s:I,s:b}", "prompts", (json_int_t)p->file.num_prompts, "kept",
+                          (json_int_t)p->answers.kept, "answered", (json_int_t)p->answered, "errors",
+                          (json_int_t)p->answers.errors, "interrupted", p->interrupted);
+    json_t *run = json_pack("{s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:i}", "prompt_tokens", (json_int_t)p->prompt_tokens,
+                            "tokens", (json_int_t)p->tokens, "seconds", p->seconds, "tokens_per_second",
+                            rate((double)p->tokens, p->seconds), "passes", (json_int_t)s->passes, "forwards",
+                            (json_int_t)p->forwards, "drafted", (json_int_t)p->drafted, "accepted",
                             (json_int_t)p->accepted, "draft", cli_draft_name(p->c), "draft_tokens",
                             p->c->draft_tokens == CLI_AUTO ? p->longest_draft : cli_draft_tokens(p->c));
-    json_t *memory = json_pack("{s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "max_sequences", p->max_sequences, "preemptions", (json_int_t)s->preemptions,
-                               "shared_tokens", (json_int_t)s->shared_tokens, "cache_tokens", (json_int_t)s->cache_tokens,
-                               "most_cache_tokens_used", (json_int_t)s->most_cache_tokens_used, "cache_bytes", (json_int_t)s->cache_bytes,
-                               "pass_bytes", (json_int_t)s->pass_bytes, "draft_bytes", (json_int_t)p->draft_bytes * p->max_sequences);
+    json_t *memory = json_pack("{s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "max_sequences", p->max_sequences, "preemptions",
+                               (json_int_t)s->preemptions, "shared_tokens", (json_int_t)s->shared_tokens,
+                               "cache_tokens", (json_int_t)s->cache_tokens, "most_cache_tokens_used",
+                               (json_int_t)s->most_cache_tokens_used, "cache_bytes", (json_int_t)s->cache_bytes,
+                               "pass_bytes", (json_int_t)s->pass_bytes, "draft_bytes",
+                               (json_int_t)p->draft_bytes * p->max_sequences);
     json_object_update(j, run);
     json_object_update(j, memory);
     cli_add_ranks(p->c, j);
@@ -390,14 +412,15 @@ static void tell_statistics(const struct prompts *p)
 {
     const vb_batch_state *s = &p->state;
     struct rusage usage;
-    tell(p, "%zu of %zu prompts: %zu prompt tokens, %zu new in %.1f s (%.1f/s); ", p->answers.kept + p->answered, p->file.num_prompts, p->prompt_tokens,
-         p->tokens, p->seconds, rate((double)p->tokens, p->seconds));
+    tell(p, "%zu of %zu prompts: %zu prompt tokens, %zu new in %.1f s (%.1f/s); ", p->answers.kept + p->answered,
+         p->file.num_prompts, p->prompt_tokens, p->tokens, p->seconds, rate((double)p->tokens, p->seconds));
     if (p->drafted)
         tell(p, "%zu of %zu drafts accepted; ", p->accepted, p->drafted);
-    tell(p, "%zu preemptions, %zu tokens shared, cache at most %zu of %zu tokens\n", s->preemptions, s->shared_tokens, s->most_cache_tokens_used,
-         s->cache_tokens);
+    tell(p, "%zu preemptions, %zu tokens shared, cache at most %zu of %zu tokens\n", s->preemptions, s->shared_tokens,
+         s->most_cache_tokens_used, s->cache_tokens);
     if (p->c->stats && !getrusage(RUSAGE_SELF, &usage))
-        tell(p, "opened in %.1f ms; %zu passes; peak memory %.1f MB\n", 1e3 * p->c->open_seconds, s->passes, 1.024e-3 * (double)usage.ru_maxrss);
+        tell(p, "opened in %.1f ms; %zu passes; peak memory %.1f MB\n", 1e3 * p->c->open_seconds, s->passes,
+             1.024e-3 * (double)usage.ru_maxrss);
     cli_tell_ranks(p->c, 1);
     if (cli_is_relaxed(p->c))
         tell(p, "--acceptance relaxed is lossy: these are not the tokens of plain decoding\n");
@@ -414,8 +437,8 @@ static int report(struct prompts *p)
         return EXIT_DONE; /* main says so */
     tell_statistics(p);
     if (p->interrupted && p->answers.path)
-        tell(p, "interrupted: %zu of %zu answers are in %s; the same command goes on\n", p->answers.kept + p->answered, p->file.num_prompts,
-             p->answers.path);
+        tell(p, "interrupted: %zu of %zu answers are in %s; the same command goes on\n", p->answers.kept + p->answered,
+             p->file.num_prompts, p->answers.path);
     else if (p->interrupted)
         tell(p, "interrupted: with -o FILE the same command would go on\n");
     return p->interrupted ? EXIT_INTERRUPTED : p->answers.errors ? EXIT_OTHER : EXIT_DONE;

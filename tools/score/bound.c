@@ -1,4 +1,5 @@
-/* tools/score/bound.c -- `diff --model` of two files of log-probabilities: measures how far rounding moves a log-probability. */
+/* tools/score/bound.c -- `diff --model` of two files of log-probabilities: measures how far rounding moves a
+ * log-probability. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
     return 0;
 }
 
-int scored_compute(const struct cli *c, const struct scored *text, vb_row_callback row, void *context, vb_routes *routes)
+int scored_compute(const struct cli *c, const struct scored *text, vb_row_callback row, void *context,
+                   vb_routes *routes)
 {
     vb_session_options o = c->session;
     vb_session *session = NULL;
@@ -45,7 +47,8 @@ int scored_compute(const struct cli *c, const struct scored *text, vb_row_callba
     return failed ? cli_error(c, &err) : EXIT_DONE;
 }
 
-static int measure_text(const struct cli *exact, const struct cli *rounded, const struct scored *text, double *sum, size_t *count)
+static int measure_text(const struct cli *exact, const struct cli *rounded, const struct scored *text, double *sum,
+                        size_t *count)
 {
     double *logprobs = cli_must(calloc(2 * text->count + 1, sizeof *logprobs));
     size_t V = (size_t)vb_vocab_size(exact->model);
@@ -83,7 +86,9 @@ int scores_measure(const struct cli *c, const struct scored_file *f, double *rms
         code = measure_text(&exact, &rounded, &f->texts[i], &sum, &count);
         cli_progress("measuring the bound", i + 1, f->count);
     }
-    double scale = !c->arithmetic || !strcmp(c->arithmetic, "bf16") ? 1 : !strcmp(c->arithmetic, "f16") ? 0x1p-3 : 0x1p-16;
+    double scale = !c->arithmetic || !strcmp(c->arithmetic, "bf16") ? 1
+                   : !strcmp(c->arithmetic, "f16") ? 0x1p-3
+                   : 0x1p-16;
     *rms = count ? sqrt(sum / (double)count) * scale : 0;
     cli_close(&exact);
     cli_close(&rounded);

@@ -37,7 +37,7 @@ struct score_comparison {
     enum score_verdict verdict;
 };
 
-/* ---- texts ------------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static int ends_alike(const struct scored *a, const struct scored *b)
 {
@@ -55,8 +55,8 @@ static size_t first_other_row(const struct scored *a, const struct scored *b)
     return SIZE_MAX;
 }
 
-/* A text of A belongs to the text of B with the same id and tokens, else to the one at the same place, else to the first one that
- * ends with the same tokens. */
+/* A text of A belongs to the text of B with the same id and tokens, else to the one at the same place, else to the
+ * first one that ends with the same tokens. */
 static const struct scored *partner(const struct scored *a, const struct scored_file *f, const char *taken)
 {
     for (size_t i = 0; i < f->count && a->id; i++)
@@ -80,7 +80,8 @@ static void match(struct score_comparison *s)
         if (!other)
             continue;
         taken[other - b->texts] = 1;
-        s->pairs[s->num_pairs++] = (struct pair){&a->texts[i], other, a->texts[i].count < other->count ? a->texts[i].count : other->count,
+        s->pairs[s->num_pairs++] = (struct pair){&a->texts[i], other,
+                                                 a->texts[i].count < other->count ? a->texts[i].count : other->count,
                                                  first_other_row(&a->texts[i], other)};
     }
     s->alone[0] = a->count - s->num_pairs;
@@ -88,10 +89,10 @@ static void match(struct score_comparison *s)
     free(taken);
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------------------------------ */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* The log-probability of token `i` from the end; NAN: there is none. Log-probabilities that are compared at a temperature are the
- * raw ones if the text has no temperature. */
+/* The log-probability of token `i` from the end; NAN: there is none. Log-probabilities that are compared at a
+ * temperature are the raw ones if the text has no temperature. */
 static double logprob(const struct scored *t, enum score_convention convention, size_t from_end)
 {
     const double *x = convention == AT_TEMPERATURE && t->at_temperature ? t->at_temperature : t->logprobs;
@@ -138,12 +139,16 @@ static void choose_convention(struct score_comparison *s)
             int there = has(&s->file[0], (enum score_convention)a) && has(&s->file[1], (enum score_convention)b);
             s->rms[a][b] = there ? collect(s, (enum score_convention)a, (enum score_convention)b) : NAN;
             if (s->rms[a][b] < best)
-                best = s->rms[a][b], s->convention[0] = (enum score_convention)a, s->convention[1] = (enum score_convention)b;
+                best = s->rms[a][b], s->convention[0] = (enum score_convention)a,
+                s->convention[1] = (enum score_convention)b;
         }
     collect(s, s->convention[0], s->convention[1]);
 }
 
-static int compare_doubles(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
+static int compare_doubles(const void *a, const void *b)
+{
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
 
 double scored_weight(double a, double b) { return 1.01 - exp(fmin(0, fmax(a, b))); }
 
@@ -179,12 +184,13 @@ static enum score_verdict judge(const struct score_comparison *s, const struct t
     if (!(fabs(t->a - t->b) <= bound_of(s, t)) && !(t->a == t->b))
         return t->pair->other_row < t->index ? SCORE_OTHER_ROUTE : SCORE_STRUCTURAL;
     if (a && b && (a == 1) != (b == 1))
-        return margin_of(t->pair->a, t->index) + margin_of(t->pair->b, in_b) <= 2 * bound_of(s, t) ? SCORE_TIE : SCORE_STRUCTURAL;
+        return margin_of(t->pair->a, t->index) + margin_of(t->pair->b, in_b) <= 2 * bound_of(s, t) ? SCORE_TIE
+                                                                                                   : SCORE_STRUCTURAL;
     return t->a == t->b ? SCORE_IDENTICAL : SCORE_ROUNDING;
 }
 
-/* KL is estimated from the tokens: KL(A || B) is the mean of exp(-r) - 1 + r, if the tokens were drawn from A. Each term is 0 or
- * more, so that the estimate is, too. */
+/* KL is estimated from the tokens: KL(A || B) is the mean of exp(-r) - 1 + r, if the tokens were drawn from A. Each
+ * term is 0 or more, so that the estimate is, too. */
 static void judge_all(struct score_comparison *s)
 {
     if (!s->measured)
@@ -204,17 +210,21 @@ static void judge_all(struct score_comparison *s)
     }
 }
 
-/* ---- what is printed --------------------------------------------------------------------------------------------------- */
+/* ---- what is printed --------------------------------------------------------------------------------------------- */
 
 static double rms_of(const struct score_comparison *s) { return s->rms[s->convention[0]][s->convention[1]]; }
 
-static const char *name_of(enum score_convention convention) { return convention == RAW ? "raw" : "at the temperature"; }
+static const char *name_of(enum score_convention convention)
+{
+    return convention == RAW ? "raw" : "at the temperature";
+}
 
 static void describe(const struct token_at *t, char *to, size_t room)
 {
     const struct scored *a = t->pair->a;
-    int used = snprintf(to, room, "text %zu%s%.40s%s, token %zu (id %d): A = %.6g, B = %.6g", a->line + 1, a->id ? " (" : "", a->id ? a->id : "",
-                        a->id ? ")" : "", t->index, a->tokens[t->index], t->a, t->b);
+    int used = snprintf(to, room, "text %zu%s%.40s%s, token %zu (id %d): A = %.6g, B = %.6g", a->line + 1,
+                        a->id ? " (" : "", a->id ? a->id : "", a->id ? ")" : "", t->index, a->tokens[t->index], t->a,
+                        t->b);
     if (t->verdict == SCORE_OTHER_ROUTE)
         snprintf(to + used, room - (size_t)used, "; row %zu took other experts", t->pair->other_row);
 }
@@ -223,7 +233,8 @@ static void print_convention(const struct score_comparison *s)
 {
     int several = !isnan(s->rms[0][1]) || !isnan(s->rms[1][0]);
     if (!several) {
-        puts("convention: both sides have one kind of log-probabilities; whether they are raw or at a temperature is not known");
+        puts("convention: both sides have one kind of log-probabilities; whether they are raw or at a temperature is "
+             "not known");
         return;
     }
     printf("convention: A %s, B %s", name_of(s->convention[0]), name_of(s->convention[1]));
@@ -231,7 +242,9 @@ static void print_convention(const struct score_comparison *s)
     for (int a = 0; a < 2; a++)
         for (int b = 0; b < 2; b++)
             if (!isnan(s->rms[a][b]))
-                printf("%s%s against %s: %.3g", separator, name_of((enum score_convention)a), name_of((enum score_convention)b), s->rms[a][b]), separator = "; ";
+                printf("%s%s against %s: %.3g", separator, name_of((enum score_convention)a),
+                       name_of((enum score_convention)b), s->rms[a][b]),
+                    separator = "; ";
     puts(")");
 }
 
@@ -239,15 +252,18 @@ static void print(const struct cli *c, const struct score_comparison *s)
 {
     char text[256];
     size_t shown = 0;
-    printf("A: %s (%zu texts)   B: %s (%zu texts)\n", s->file[0].path, s->file[0].count, s->file[1].path, s->file[1].count);
+    printf("A: %s (%zu texts)   B: %s (%zu texts)\n", s->file[0].path, s->file[0].count, s->file[1].path,
+           s->file[1].count);
     if (s->alone[0] || s->alone[1])
         printf("without a partner: %zu texts of A, %zu of B\n", s->alone[0], s->alone[1]);
     print_convention(s);
-    printf("%zu texts, %zu tokens: RMS log-ratio %.3g nats, mean %.3g, largest %.3g; KL(A || B) %.3g, KL(B || A) %.3g, estimated from these tokens\n",
+    printf("%zu texts, %zu tokens: RMS log-ratio %.3g nats, mean %.3g, largest %.3g; KL(A || B) %.3g, KL(B || A) %.3g, "
+           "estimated from these tokens\n",
            s->num_pairs, s->count, rms_of(s), s->mean, s->largest, s->kl[0], s->kl[1]);
     puts("for comparison, no limits: RMS 0.0022 nats in F32 and 0.031 in BF16 were published for one model of 0.5 B");
     printf("bound of rounding: %.3g nats (less for likely tokens), %d times %s\n", s->bound, BOUND_TIMES,
-           s->measured ? "the RMS difference that rounding makes in the model" : "a robust standard deviation of these differences");
+           s->measured ? "the RMS difference that rounding makes in the model"
+                       : "a robust standard deviation of these differences");
     for (size_t i = 0; i < s->count; i++)
         if (s->tokens[i].verdict > SCORE_ROUNDING || (c->all && s->tokens[i].verdict)) {
             describe(&s->tokens[i], text, sizeof text);
@@ -268,7 +284,8 @@ static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json
 static json_t *to_json(const struct score_comparison *s)
 {
     json_t *verdicts = json_object(), *tokens = json_array(), *rms = json_object();
-    static const char *const keys[2][2] = {{"raw_raw", "raw_at_temperature"}, {"at_temperature_raw", "at_temperature_at_temperature"}};
+    static const char *const keys[2][2] = {{"raw_raw", "raw_at_temperature"},
+                                           {"at_temperature_raw", "at_temperature_at_temperature"}};
     for (int v = 0; v < SCORE_VERDICTS; v++)
         json_object_set_new(verdicts, names[v], json_integer((json_int_t)s->verdicts[v]));
     for (int a = 0; a < 2; a++)
@@ -277,17 +294,20 @@ static json_t *to_json(const struct score_comparison *s)
     for (size_t i = 0; i < s->count; i++) {
         const struct token_at *t = &s->tokens[i];
         if (t->verdict > SCORE_ROUNDING)
-            json_array_append_new(tokens, json_pack("{s:I,s:s?,s:I,s:i,s:o,s:o,s:s}", "text", (json_int_t)t->pair->a->line, "id", t->pair->a->id,
-                                                    "index", (json_int_t)t->index, "token", t->pair->a->tokens[t->index], "a",
-                                                    real_or_null(t->a), "b", real_or_null(t->b), "verdict", names[t->verdict]));
+            json_array_append_new(tokens,
+                                  json_pack("{s:I,s:s?,s:I,s:i,s:o,s:o,s:s}", "text", (json_int_t)t->pair->a->line,
+                                            "id", t->pair->a->id, "index", (json_int_t)t->index, "token",
+                                            t->pair->a->tokens[t->index], "a", real_or_null(t->a), "b",
+                                            real_or_null(t->b), "verdict", names[t->verdict]));
     }
-    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o}", "verdict", names[s->verdict], "texts",
-                     (json_int_t)s->num_pairs, "tokens", (json_int_t)s->count, "only_in_a", (json_int_t)s->alone[0], "only_in_b",
-                     (json_int_t)s->alone[1], "convention_a", name_of(s->convention[0]), "convention_b", name_of(s->convention[1]), "rms_by_convention",
-                     rms, "rms", real_or_null(rms_of(s)), "mean", real_or_null(s->mean), "largest", real_or_null(s->largest), "kl_a_b",
-                     real_or_null(s->kl[0]), "kl_b_a", real_or_null(s->kl[1]), "bound", real_or_null(s->bound), "bound_kind",
-                     s->measured ? "measured" : "estimated", "verdicts", verdicts, "differences",
-                     tokens);
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o}", "verdict",
+                     names[s->verdict], "texts", (json_int_t)s->num_pairs, "tokens", (json_int_t)s->count, "only_in_a",
+                     (json_int_t)s->alone[0], "only_in_b", (json_int_t)s->alone[1], "convention_a",
+                     name_of(s->convention[0]), "convention_b", name_of(s->convention[1]), "rms_by_convention", rms,
+                     "rms", real_or_null(rms_of(s)), "mean", real_or_null(s->mean), "largest", real_or_null(s->largest),
+                     "kl_a_b", real_or_null(s->kl[0]), "kl_b_a", real_or_null(s->kl[1]), "bound",
+                     real_or_null(s->bound), "bound_kind", s->measured ? "measured" : "estimated", "verdicts", verdicts,
+                     "differences", tokens);
 }
 
 int scores_compare(struct cli *c)
@@ -309,7 +329,8 @@ int scores_compare(struct cli *c)
             code = cli_fail(c, EXIT_OTHER, "A and B have no text with the same tokens and log-probabilities");
     }
     if (code == EXIT_DONE) {
-        code = s.verdict >= SCORE_OTHER_ROUTE || s.alone[0] || s.alone[1] || (c->bits && s.verdict) ? EXIT_DIFFERENCE : EXIT_DONE;
+        code = s.verdict >= SCORE_OTHER_ROUTE || s.alone[0] || s.alone[1] || (c->bits && s.verdict) ? EXIT_DIFFERENCE
+                                                                                                    : EXIT_DONE;
         if (c->json) {
             int printed = cli_print_json(to_json(&s));
             code = printed == EXIT_DONE ? code : printed;

@@ -15,7 +15,8 @@ static int wrong(const struct cli *c, const char *name, const json_t *value, con
 
 static int check_keys(const struct cli *c, const json_t *line)
 {
-    static const char *const keys[] = {"id", "prompt", "response", "temperature", "routed_experts", "routed_experts_start_len", "indexer_topk"};
+    static const char *const keys[] = {"id", "prompt", "response", "temperature", "routed_experts",
+                                       "routed_experts_start_len", "indexer_topk"};
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)line, name, value) {
@@ -48,7 +49,8 @@ static int add_ids(const struct cli *c, struct score_line *l, const char *name, 
         long long token = json_integer_value(id);
         char shown[JSON_SHOWN];
         if (!json_is_integer(id) || token < 0 || token >= vb_vocab_size(c->model))
-            return cli_fail(c, EXIT_USAGE, "token %zu of %s is %s, outside the vocabulary of %d", i, name, json_show(id, shown), vb_vocab_size(c->model));
+            return cli_fail(c, EXIT_USAGE, "token %zu of %s is %s, outside the vocabulary of %d", i, name,
+                            json_show(id, shown), vb_vocab_size(c->model));
         append(l, &(int32_t){(int32_t)token}, 1);
     }
     return EXIT_DONE;
@@ -70,19 +72,22 @@ static int add_part(struct cli *c, struct score_line *l, const char *name, int i
         return cli_error(c, &c->tokenizer_error);
     const char *text = json_string_value(value);
     size_t size = json_string_length(value);
-    int code = is_prompt ? cli_encode_prompt(c, name, text, size, 0, &ids, &count) : cli_encode(c, name, text, size, 1, &ids, &count);
+    int code = is_prompt ? cli_encode_prompt(c, name, text, size, 0, &ids, &count)
+                         : cli_encode(c, name, text, size, 1, &ids, &count);
     if (code != EXIT_DONE)
         return code;
     for (size_t i = 0; i < count && code == EXIT_DONE; i++)
         if (ids[i] >= vb_vocab_size(c->model))
-            code = cli_fail(c, EXIT_USAGE, "token %zu of %s is %d, outside the vocabulary of %d", i, name, ids[i], vb_vocab_size(c->model));
+            code = cli_fail(c, EXIT_USAGE, "token %zu of %s is %d, outside the vocabulary of %d", i, name, ids[i],
+                            vb_vocab_size(c->model));
     if (code == EXIT_DONE)
         append(l, ids, count);
     free(ids);
     return code;
 }
 
-static int read_choices(struct cli *c, struct score_line *l, enum routes_kind kind, const char *key, struct routes_array *out)
+static int read_choices(struct cli *c, struct score_line *l, enum routes_kind kind, const char *key,
+                        struct routes_array *out)
 {
     const json_t *value = json_object_get(l->json, key);
     if (!value || json_is_null(value))
@@ -105,13 +110,15 @@ static int read_routes(struct cli *c, struct score_line *l)
 
 static int read_members(struct cli *c, struct score_line *l)
 {
-    const json_t *temperature = json_object_get(l->json, "temperature"), *response = json_object_get(l->json, "response");
+    const json_t *temperature = json_object_get(l->json, "temperature"),
+                 *response = json_object_get(l->json, "response");
     int code = check_keys(c, l->json);
     l->id = json_object_get(l->json, "id");
     if (code == EXIT_DONE && l->id && !json_is_string(l->id) && !json_is_number(l->id))
         code = wrong(c, "id", l->id, "a string or a number");
     double T = json_number_value(temperature);
-    if (code == EXIT_DONE && temperature && !json_is_null(temperature) && (!json_is_number(temperature) || !(T == 0 || (T >= 1e-5 && T <= 1e30))))
+    if (code == EXIT_DONE && temperature && !json_is_null(temperature) &&
+        (!json_is_number(temperature) || !(T == 0 || (T >= 1e-5 && T <= 1e30))))
         code = wrong(c, "temperature", temperature, "0 or a number of at least 1e-5");
     if (json_is_number(temperature))
         l->temperature = (float)T;
@@ -121,7 +128,9 @@ static int read_members(struct cli *c, struct score_line *l)
     if (code == EXIT_DONE)
         code = add_part(c, l, "response", 0);
     if (code == EXIT_DONE && l->count <= l->first)
-        code = cli_fail(c, EXIT_USAGE, l->count < 2 ? "it has %zu tokens; a score wants 2 or more" : "the response is empty", l->count);
+        code = cli_fail(c, EXIT_USAGE,
+                        l->count < 2 ? "it has %zu tokens; a score wants 2 or more" : "the response is empty",
+                        l->count);
     return code == EXIT_DONE ? read_routes(c, l) : code;
 }
 
@@ -132,7 +141,8 @@ int score_line_read(struct cli *c, const struct prompt_line *line, struct score_
     l->json = json_load(line->text, line->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     int code = EXIT_DONE;
     if (!l->json)
-        code = why.no_memory ? cli_fail(c, EXIT_OTHER, "no memory to read it") : cli_fail(c, EXIT_USAGE, "column %d: %s", why.column, why.what);
+        code = why.no_memory ? cli_fail(c, EXIT_OTHER, "no memory to read it")
+                             : cli_fail(c, EXIT_USAGE, "column %d: %s", why.column, why.what);
     else if (!json_is_object(l->json))
         code = wrong(c, "it", l->json, "an object");
     if (code == EXIT_DONE)

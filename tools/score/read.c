@@ -54,7 +54,7 @@ static const json_t *key(const json_t *o, const char *name)
     return json_is_null(value) ? NULL : value;
 }
 
-/* ---- vLLM -------------------------------------------------------------------------------------------------------------- */
+/* ---- vLLM -------------------------------------------------------------------------------------------------------- */
 
 /* The largest log-probability in {id: {logprob, rank}}. */
 static double best_of(const json_t *o)
@@ -69,7 +69,8 @@ static double best_of(const json_t *o)
     return json_object_size(o) > 1 ? best : NAN;
 }
 
-/* Appends the tokens of {id: {logprob, rank}}, ...; ids [count] are the tokens, or NULL: the first key of each object. */
+/* Appends the tokens of {id: {logprob, rank}}, ...; ids [count] are the tokens, or NULL: the first key of each
+ * object. */
 static void add_vllm(struct scored_reading *r, const json_t *list, const json_t *ids)
 {
     for (size_t i = 0; i < json_array_size(list) && r->code == EXIT_DONE; i++) {
@@ -84,7 +85,8 @@ static void add_vllm(struct scored_reading *r, const json_t *list, const json_t 
         one = json_object_get(o, name);
         if (!*name || (o && !json_is_null(o) && !one))
             fail(r, "a token has no log-probability of its own");
-        add(r, strtoll(name, NULL, 10), number_of(json_object_get(one, "logprob")), rank_of(json_object_get(one, "rank")), best_of(o));
+        add(r, strtoll(name, NULL, 10), number_of(json_object_get(one, "logprob")),
+            rank_of(json_object_get(one, "rank")), best_of(o));
     }
 }
 
@@ -101,7 +103,7 @@ static void read_vllm(struct scored_reading *r, const json_t *o, const json_t *c
         add_vllm(r, out, key(choice, "token_ids"));
 }
 
-/* ---- SGLang ------------------------------------------------------------------------------------------------------------ */
+/* ---- SGLang ------------------------------------------------------------------------------------------------------ */
 
 static void add_sglang(struct scored_reading *r, const json_t *list)
 {
@@ -114,7 +116,7 @@ static void add_sglang(struct scored_reading *r, const json_t *list)
     }
 }
 
-/* ---- Verbatim and others ----------------------------------------------------------------------------------------------- */
+/* ---- Verbatim and others ----------------------------------------------------------------------------------------- */
 
 /* Entry i of an array that describes the last tokens of `count`. */
 static const json_t *of_token(const json_t *array, size_t i, size_t count)
@@ -125,7 +127,8 @@ static const json_t *of_token(const json_t *array, size_t i, size_t count)
 
 static void read_plain(struct scored_reading *r, const json_t *o)
 {
-    const json_t *ids = key(o, "tokens"), *logprobs = key(o, "logprobs"), *ranks = key(o, "ranks"), *top = key(o, "top");
+    const json_t *ids = key(o, "tokens"), *logprobs = key(o, "logprobs"), *ranks = key(o, "ranks"),
+                 *top = key(o, "top");
     const json_t *others = key(o, "logprobs_at_temperature");
     size_t count = json_array_size(ids);
     if (!json_is_array(ids) || !json_is_array(logprobs) || json_array_size(logprobs) > count) {
@@ -133,7 +136,8 @@ static void read_plain(struct scored_reading *r, const json_t *o)
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        const json_t *id = json_array_get(ids, i), *first = json_array_get(of_token(top, i, count), 0), *best = json_array_get(first, 0);
+        const json_t *id = json_array_get(ids, i), *first = json_array_get(of_token(top, i, count), 0),
+                     *best = json_array_get(first, 0);
         int32_t rank = rank_of(of_token(ranks, i, count));
         if (!rank && json_is_integer(best))
             rank = json_integer_value(best) == json_integer_value(id) ? 1 : 2;
@@ -148,9 +152,12 @@ static void read_plain(struct scored_reading *r, const json_t *o)
         r->text->at_temperature[i] = number_of(of_token(others, i, count));
 }
 
-/* ---- routes ------------------------------------------------------------------------------------------------------------ */
+/* ---- routes ------------------------------------------------------------------------------------------------------ */
 
-static int compare_experts(const void *a, const void *b) { return *(const int32_t *)a < *(const int32_t *)b ? -1 : *(const int32_t *)a > *(const int32_t *)b; }
+static int compare_experts(const void *a, const void *b)
+{
+    return *(const int32_t *)a < *(const int32_t *)b ? -1 : *(const int32_t *)a > *(const int32_t *)b;
+}
 
 static size_t flatten(const json_t *value, int32_t *to)
 {
@@ -179,7 +186,8 @@ static void read_routes(struct scored_reading *r, const json_t *value, const jso
     }
     size_t rows = t->count > skipped ? t->count - skipped : 0;
     rows -= rows && n % rows ? 1 : 0;
-    if (!t->routes || skipped || !rows || !n || n % rows) { /* rows that begin later cannot be compared from the first difference on */
+    if (!t->routes || skipped || !rows || !n || n % rows) { /* rows that begin later cannot be compared from the first
+                                                               difference on */
         free(t->routes);
         t->routes = NULL;
         return;
@@ -190,11 +198,12 @@ static void read_routes(struct scored_reading *r, const json_t *value, const jso
         qsort(t->routes + i * t->width, t->width, sizeof *t->routes, compare_experts);
 }
 
-/* ---- a file ------------------------------------------------------------------------------------------------------------ */
+/* ---- a file ------------------------------------------------------------------------------------------------------ */
 
 static void read_text(struct scored_reading *r, const json_t *o)
 {
-    const json_t *meta = key(o, "meta_info"), *choice = json_array_get(key(o, "outputs"), 0), *id = key(o, "id"), *routes;
+    const json_t *meta = key(o, "meta_info"), *choice = json_array_get(key(o, "outputs"), 0), *id = key(o, "id"),
+                 *routes;
     struct scored_file *f = r->f;
     f->texts = cli_must(realloc(f->texts, (f->count + 1) * sizeof *f->texts));
     r->text = &f->texts[f->count];
@@ -233,7 +242,8 @@ static int read_lines(struct scored_reading *r, const char *text, size_t size)
             continue;
         json_t *j = json_load_any_number(p, (size_t)(newline - p), JSON_REJECT_DUPLICATES, &why);
         if (!j)
-            return cli_fail(r->c, EXIT_OTHER, "%.256s: line %zu: column %d: %s", r->f->path, line, why.column, why.what);
+            return cli_fail(r->c, EXIT_OTHER, "%.256s: line %zu: column %d: %s", r->f->path, line, why.column,
+                            why.what);
         read_text(r, j);
         json_decref(j);
     }

@@ -1,5 +1,5 @@
-/* tools/score/run.c -- `verbatim score`: computes a file of texts in one batch (engine/session/batch.c), and appends one line of
- * scores for each text. Only a few texts are parsed at a time. */
+/* tools/score/run.c -- `verbatim score`: computes a file of texts in one batch (engine/session/batch.c), and appends
+ * one line of scores for each text. Only a few texts are parsed at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static void be_at(struct scores *s, size_t line)
     s->c->where = s->where;
 }
 
-/* ---- before anything starts -------------------------------------------------------------------------------------------- */
+/* ---- before anything starts -------------------------------------------------------------------------------------- */
 
 static int check_lines(struct scores *s)
 {
@@ -63,7 +63,8 @@ static int check_lines(struct scores *s)
 static int open_batch(struct scores *s)
 {
     vb_error err;
-    vb_batch_options o = {.session = s->c->session, .max_sequences = s->c->max_sequences, .cache_tokens = s->c->cache_tokens};
+    vb_batch_options o = {.session = s->c->session, .max_sequences = s->c->max_sequences,
+                          .cache_tokens = s->c->cache_tokens};
     o.session.stop = answer_stop;
     o.session.record_routes = s->c->with_routes;
     int code = prompts_context(s->c, s->longest, &o.session.context);
@@ -72,7 +73,7 @@ static int open_batch(struct scores *s)
     return vb_batch_open(&s->batch, s->c->model, &o, &err) ? cli_error(s->c, &err) : EXIT_DONE;
 }
 
-/* ---- answers ----------------------------------------------------------------------------------------------------------- */
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
 
 static int take_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
@@ -153,19 +154,21 @@ static void done(void *context, const vb_request_end *end)
     drop(r);
 }
 
-/* ---- the run ----------------------------------------------------------------------------------------------------------- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static int add_line(struct scores *s, size_t line)
 {
     struct scores_request *r = cli_must(calloc(1, sizeof *r));
     vb_error err;
-    *r = (struct scores_request){.next = s->running, .all = s, .line = line, .logprobs = json_array(), .at_temperature = json_array(),
-                                 .ranks = json_array(), .entropies = json_array(), .top = s->c->logprobs > 0 ? json_array() : NULL};
+    *r = (struct scores_request){.next = s->running, .all = s, .line = line, .logprobs = json_array(),
+                                 .at_temperature = json_array(), .ranks = json_array(), .entropies = json_array(),
+                                 .top = s->c->logprobs > 0 ? json_array() : NULL};
     s->running = r;
     be_at(s, line);
     int code = score_line_read(s->c, &s->file.line[line], &r->text);
-    vb_request asked = {.tokens = r->text.tokens, .count = r->text.count, .routes = r->text.routes.tokens ? &r->text.routes : NULL,
-                        .prompt_row = take_row, .done = done, .context = r};
+    vb_request asked = {.tokens = r->text.tokens, .count = r->text.count,
+                        .routes = r->text.routes.tokens ? &r->text.routes : NULL, .prompt_row = take_row, .done = done,
+                        .context = r};
     if (code == EXIT_DONE && vb_batch_add(s->batch, &asked, NULL, &err))
         code = cli_error(s->c, &err);
     if (code != EXIT_DONE)
@@ -209,10 +212,11 @@ static int loop(struct scores *s)
 static int report(const struct scores *s)
 {
     size_t there = s->answers.kept + s->answered;
-    if (s->c->json && cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:I,s:f,s:b}", "texts", (json_int_t)s->file.num_prompts, "kept",
-                                               (json_int_t)s->answers.kept, "scored", (json_int_t)s->answered, "errors",
-                                               (json_int_t)s->answers.errors, "tokens", (json_int_t)s->tokens, "seconds", s->seconds,
-                                               "interrupted", s->interrupted)) != EXIT_DONE)
+    if (s->c->json &&
+        cli_print_json(json_pack("{s:I,s:I,s:I,s:I,s:I,s:f,s:b}", "texts", (json_int_t)s->file.num_prompts, "kept",
+                                 (json_int_t)s->answers.kept, "scored", (json_int_t)s->answered, "errors",
+                                 (json_int_t)s->answers.errors, "tokens", (json_int_t)s->tokens, "seconds", s->seconds,
+                                 "interrupted", s->interrupted)) != EXIT_DONE)
         return EXIT_OTHER;
     if (!s->c->json)
         fprintf(stderr, "%zu of %zu texts, %zu tokens in %.1f s\n", there, s->file.num_prompts, s->tokens, s->seconds);
@@ -258,25 +262,33 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--file", "Score the texts in FILE (if FILE is -, in stdin). Each line is a JSON object with prompt, and optionally response, id, temperature, "
-               "routed_experts and indexer_topk. prompt and response are texts or arrays of token ids. The tokens of the response are scored, or, without "
-               "response, all tokens of the prompt but the first. routed_experts are forced routes, as in --routes-in of "
-               "logits, and indexer_topk forced kept sets, as in --kept-in."},
-    {"-o", "Append one line of scores for each text to FILE (default: stdout). Texts whose scores are already in FILE are not computed "
+    {"--file", "Score the texts in FILE (if FILE is -, in stdin). Each line is a JSON object with prompt, and "
+               "optionally response, id, temperature, "
+               "routed_experts and indexer_topk. prompt and response are texts or arrays of token ids. The tokens of "
+               "the response are scored, or, without response, all tokens of the prompt but the first. routed_experts "
+               "are forced routes, as in --routes-in of logits, and indexer_topk forced kept sets, as in --kept-in."},
+    {"-o", "Append one line of scores for each text to FILE (default: stdout). Texts whose scores are already in FILE "
+           "are not computed "
            "again, so you can repeat the same command after Ctrl-C or a crash to continue."},
-    {"--logprobs", "Add the key top: for each token, the N most likely tokens with their log-probabilities, 0 to 1000 (default 0)."},
-    {"--temperature", "Also compute the log-probabilities after the logits are divided by T (default 0: do not). A line may have its own "
+    {"--logprobs",
+     "Add the key top: for each token, the N most likely tokens with their log-probabilities, 0 to 1000 (default 0)."},
+    {"--temperature", "Also compute the log-probabilities after the logits are divided by T (default 0: do not). A "
+                      "line may have its own "
                       "temperature."},
     {"--max-sequences", "Compute at most N texts at the same time, 1 to 64 (default 8)."},
     {"--cache-tokens", "Set the total size of the KV cache in tokens, shared by all texts."},
-    {"--json", "Print an object with the keys texts, kept, scored, errors, tokens, seconds and interrupted. -o is then required."},
+    {"--json", "Print an object with the keys texts, kept, scored, errors, tokens, seconds and interrupted. -o is then "
+               "required."},
     {NULL, NULL}};
 
 const struct command command_score = {
     "score", "compute the log-probabilities of given tokens, for many texts",
     "MODEL --file FILE [-o FILE] [OPTIONS]",
-    "Prints one JSON object for each text, with the keys index, request, id, tokens, logprobs, ranks and entropies, and on request\n"
-    "temperature, logprobs_at_temperature, top and routed_experts. logprobs, ranks, entropies and top describe the last tokens of the\n"
-    "text, those that are scored. The numbers do not depend on batch, chunks or threads. `diff` compares two such files, or one with\n"
+    "Prints one JSON object for each text, with the keys index, request, id, tokens, logprobs, ranks and entropies, "
+    "and on request\n"
+    "temperature, logprobs_at_temperature, top and routed_experts. logprobs, ranks, entropies and top describe the "
+    "last tokens of the\n"
+    "text, those that are scored. The numbers do not depend on batch, chunks or threads. `diff` compares two such "
+    "files, or one with\n"
     "the log-probabilities of another engine.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PREFILL | TAKES_SCORE, run, notes, 0, NULL};

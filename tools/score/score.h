@@ -1,6 +1,7 @@
 /* tools/score/score.h -- `verbatim score`: log-probabilities of given tokens, for a file of texts (JSON Lines).
  *
- * All numbers are computed in double from one row of logits z [V], in ascending order of the token id. m is the largest z.
+ * All numbers are computed in double from one row of logits z [V], in ascending order of the token id. m is the largest
+ * z.
  *
  *     logprob(t)      (z_t - m) - log(sum_i exp(z_i - m))
  *     at temperature  the same for z / T
@@ -13,7 +14,7 @@
 
 #include "tools/prompts/prompts.h"
 
-/* ---- a line of the input (tools/score/line.c) ------------------------------------------------------------------------------- */
+/* ---- a line of the input (tools/score/line.c) -------------------------------------------------------------------- */
 
 struct score_line {
     json_t *json;       /* the parsed line */
@@ -25,11 +26,12 @@ struct score_line {
     struct routes_array experts, kept; /* at which routes points */
 };
 
-/* Parses a line. Reports errors; after an error, everything is released. The caller sets c->where to a text that names the line. */
+/* Parses a line. Reports errors; after an error, everything is released. The caller sets c->where to a text that names
+ * the line. */
 int score_line_read(struct cli *c, const struct prompt_line *line, struct score_line *out);
 void score_line_close(struct score_line *l);
 
-/* ---- the scores of a token (tools/score/row.c) ------------------------------------------------------------------------------ */
+/* ---- the scores of a token (tools/score/row.c) ------------------------------------------------------------------- */
 
 struct token_score {
     double logprob, at_temperature, entropy;

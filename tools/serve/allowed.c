@@ -8,13 +8,15 @@
 
 /* ---- one mask ---- */
 
-/* What the walk has at one depth of the trie: threads [first, first + count), where the next ones go, and how many frames there are. */
+/* What the walk has at one depth of the trie: threads [first, first + count), where the next ones go, and how many
+ * frames there are. */
 struct level {
     uint32_t first, count, end, frames;
     int is_one; /* the thread stands for all of `group` */
 };
 
-/* Threads that differ only in what follows the string in which they are. One of them reads the bytes of the string for all. */
+/* Threads that differ only in what follows the string in which they are. One of them reads the bytes of the string for
+ * all. */
 struct group {
     uint32_t first, count; /* what they are behind the quotation mark that ends the string */
 };
@@ -26,7 +28,8 @@ static void allow(const struct vocabulary *v, int32_t token, unsigned char *mask
 }
 
 /* Level `below` becomes what follows `byte` at `above`. 1: something does; 0: nothing; or an error. */
-static int descend(struct walk *w, const struct level *above, struct level *below, unsigned char byte, const struct group *group)
+static int descend(struct walk *w, const struct level *above, struct level *below, unsigned char byte,
+                   const struct group *group)
 {
     w->threads = above->end;
     w->frames = above->frames;
@@ -38,8 +41,8 @@ static int descend(struct walk *w, const struct level *above, struct level *belo
 }
 
 /* The threads of level 0, along every branch of the trie. */
-static int walk_trie(const struct vocabulary *v, const struct vocabulary_trie *trie, struct walk *w, struct level *level, const struct group *group,
-                     unsigned char *mask)
+static int walk_trie(const struct vocabulary *v, const struct vocabulary_trie *trie, struct walk *w,
+                     struct level *level, const struct group *group, unsigned char *mask)
 {
     for (uint32_t i = 0; i < trie->count;) {
         const struct vocabulary_node *n = &trie->node[i];
@@ -54,8 +57,14 @@ static int walk_trie(const struct vocabulary *v, const struct vocabulary_trie *t
 }
 
 /* Where a thread is, which decides which tokens have to be read byte by byte. */
-enum { ELSEWHERE = 1, IN_ONE = 2 /* a text that plain pieces continue */, IN_OTHER = 4 /* one that may be read as JSON */, IN_NAME = 8, IN_ANY = 14,
-       IN_GROUP = 16 };
+enum {
+    ELSEWHERE = 1,
+    IN_ONE = 2 /* a text that plain pieces continue */,
+    IN_OTHER = 4 /* one that may be read as JSON */,
+    IN_NAME = 8,
+    IN_ANY = 14,
+    IN_GROUP = 16
+};
 
 static int place_of(const struct schema *s, const struct thread *t)
 {
@@ -90,7 +99,8 @@ static void allow_texts(const struct vocabulary *v, const struct schema_state *s
     for (uint32_t i = 0; i < state->w.threads; i++) {
         const struct thread *t = &state->w.thread[i];
         int place = place_of(state->w.schema, t);
-        uint32_t left = place & (IN_ONE | IN_OTHER) ? characters_left(state->w.schema, t) : 0, *most = place == IN_ONE ? &one : &other;
+        uint32_t left = place & (IN_ONE | IN_OTHER) ? characters_left(state->w.schema, t) : 0,
+                 *most = place == IN_ONE ? &one : &other;
         *most = left > *most ? left : *most;
         name |= place == IN_NAME;
     }
@@ -116,7 +126,8 @@ static int are_alike(const struct vocabulary *v, const struct schema *s, const s
     if (a->at != AT_STRING || b->at != AT_STRING || a->count < n->least || b->count < m->least)
         return 0;
     uint32_t left = characters_left(s, a), other = characters_left(s, b);
-    return a->avoided == b->avoided && (left == other || (left >= v->longest_in_string && other >= v->longest_in_string));
+    return a->avoided == b->avoided &&
+           (left == other || (left >= v->longest_in_string && other >= v->longest_in_string));
 }
 
 /* Fills place [threads]: IN_GROUP for strings that are alike, if there are several. */
@@ -137,8 +148,8 @@ static void find_places(const struct vocabulary *v, const struct schema_state *s
 }
 
 /* What the threads of `state` at these places allow of the trie's tokens. */
-static int walk_some(const struct vocabulary *v, const struct vocabulary_trie *trie, const struct schema_state *state, const int *place, int places,
-                     struct walk *w, struct level *level, unsigned char *mask)
+static int walk_some(const struct vocabulary *v, const struct vocabulary_trie *trie, const struct schema_state *state,
+                     const int *place, int places, struct walk *w, struct level *level, unsigned char *mask)
 {
     struct group group = {0, 0};
     struct thread one = {.at = AT_END};
@@ -301,7 +312,8 @@ static int follow(struct allowed *a, const int32_t *token, size_t count)
             a->room = grown ? room : a->room;
         }
         if (!rc)
-            rc = a->thinks && !at ? read_behind(a->v, a->work, token[at], a->behind) : read_token(a->v, a->work, token[at]);
+            rc = a->thinks && !at ? read_behind(a->v, a->work, token[at], a->behind)
+                                  : read_token(a->v, a->work, token[at]);
         if (!rc)
             rc = keep(a, at + 1);
         if (!rc) {

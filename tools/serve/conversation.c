@@ -1,8 +1,8 @@
 /* tools/serve/conversation.c -- a conversation as ids: checked, rendered by the checkpoint's template, encoded.
  *
- * A template writes special tokens as text, and so may a message. To keep them apart, a mark is put into those of messages before
- * rendering: behind the first character, so that the tokenizer does not recognise them. Afterwards the stretches of text between the
- * template's own special tokens lose their marks and are encoded as plain text. */
+ * A template writes special tokens as text, and so may a message. To keep them apart, a mark is put into those of
+ * messages before rendering: behind the first character, so that the tokenizer does not recognise them. Afterwards the
+ * stretches of text between the template's own special tokens lose their marks and are encoded as plain text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,11 +13,12 @@
 
 struct conversation {
     const struct server *s;
-    char mark[MARK_SIZE + 1]; /* a noncharacter of Unicode that nothing contains that the template reads; "": no marks */
+    char mark[MARK_SIZE + 1]; /* a noncharacter of Unicode that nothing contains that the template reads; "": no
+                                 marks */
     int marked;               /* some were put in */
 };
 
-/* ---- special tokens in messages ------------------------------------------------------------------------------------ */
+/* ---- special tokens in messages ---------------------------------------------------------------------------------- */
 
 /* One of U+FDD0 to U+FDEF that neither text contains. */
 static int choose_mark(struct conversation *k, const char *said, const char *more, struct failure *f)
@@ -31,7 +32,10 @@ static int choose_mark(struct conversation *k, const char *said, const char *mor
 }
 
 /* Whether a text of `size` bytes was recognised as a special token into which a mark fits. */
-static int is_special(const struct server *s, int32_t id, size_t size) { return size > 1 && id < s->vocabulary && s->special[id]; }
+static int is_special(const struct server *s, int32_t id, size_t size)
+{
+    return size > 1 && id < s->vocabulary && s->special[id];
+}
 
 static size_t first_character(const char *text, size_t size)
 {
@@ -41,8 +45,10 @@ static size_t first_character(const char *text, size_t size)
     return n;
 }
 
-/* The text with a mark in each special token. Those that the marks themselves reveal (one within another) are found by the next round. */
-static int mark_once(struct conversation *k, const char *text, size_t size, struct serve_writer *out, int *found, struct failure *f)
+/* The text with a mark in each special token. Those that the marks themselves reveal (one within another) are found by
+ * the next round. */
+static int mark_once(struct conversation *k, const char *text, size_t size, struct serve_writer *out, int *found,
+                     struct failure *f)
 {
     struct serve_prompt ids = {0};
     size_t at = 0, from = 0;
@@ -145,7 +151,7 @@ static void mark_messages(struct conversation *k, json_t **messages, const json_
     free(more);
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* A text, or parts of type text, joined. */
 static json_t *content_of(size_t number, const json_t *content, struct failure *f)
@@ -158,14 +164,16 @@ static json_t *content_of(size_t number, const json_t *content, struct failure *
     if (json_is_string(content))
         return json_incref((json_t *)(uintptr_t)content);
     if (!json_is_array(content)) {
-        fail_with(f, 400, NULL, "messages", "message %zu has a content that is neither a text nor an array of parts", number);
+        fail_with(f, 400, NULL, "messages", "message %zu has a content that is neither a text nor an array of parts",
+                  number);
         return NULL;
     }
     json_array_foreach(content, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *text = json_object_get(part, "text");
         if (!type || strcmp(type, "text") || !json_is_string(text)) {
-            fail_with(f, 400, NULL, "messages", "message %zu has a part of type %.32s, wanted text", number, type ? type : "unknown");
+            fail_with(f, 400, NULL, "messages", "message %zu has a part of type %.32s, wanted text", number,
+                      type ? type : "unknown");
             break;
         }
         writer_bytes(&all, json_string_value(text), json_string_length(text));
@@ -209,11 +217,13 @@ static json_t *messages_of(const struct server *s, const json_t *body, struct fa
     size_t i;
     json_t *message, *out;
     if (!json_is_array(messages) || !json_array_size(messages)) {
-        fail_with(f, 400, NULL, "messages", messages ? "messages is not an array that holds messages" : "messages is missing");
+        fail_with(f, 400, NULL, "messages",
+                  messages ? "messages is not an array that holds messages" : "messages is missing");
         return NULL;
     }
     if (json_array_size(messages) > MOST_MESSAGES) {
-        fail_with(f, 400, NULL, "messages", "there are %zu messages, wanted at most %d", json_array_size(messages), MOST_MESSAGES);
+        fail_with(f, 400, NULL, "messages", "there are %zu messages, wanted at most %d", json_array_size(messages),
+                  MOST_MESSAGES);
         return NULL;
     }
     out = json_array();
@@ -251,7 +261,7 @@ static json_t *variables_of(const json_t *body, struct failure *f)
     return out;
 }
 
-/* ---- ids ----------------------------------------------------------------------------------------------------------- */
+/* ---- ids --------------------------------------------------------------------------------------------------------- */
 
 static void without_marks(const struct conversation *k, const char *text, size_t size, struct serve_writer *out)
 {
@@ -265,7 +275,8 @@ static void without_marks(const struct conversation *k, const char *text, size_t
 }
 
 /* A stretch of text between special tokens, appended to p. */
-static int add_stretch(const struct conversation *k, const char *text, size_t size, struct serve_prompt *p, struct failure *f)
+static int add_stretch(const struct conversation *k, const char *text, size_t size, struct serve_prompt *p,
+                       struct failure *f)
 {
     struct serve_writer plain = {0};
     struct serve_prompt ids = {0};
@@ -274,14 +285,16 @@ static int add_stretch(const struct conversation *k, const char *text, size_t si
     if (!status && plain.size)
         status = request_encode(k->s, plain.text, plain.size, 0, 0, &ids, f);
     if (!status && ids.count)
-        memcpy(p->tokens + p->count, ids.tokens, ids.count * sizeof *p->tokens); /* room: a token for every byte of the text */
+        memcpy(p->tokens + p->count, ids.tokens, ids.count * sizeof *p->tokens); /* room: a token for every byte of the
+                                                                                    text */
     p->count += status ? 0 : ids.count;
     request_drop_prompt(&ids);
     writer_close(&plain);
     return status;
 }
 
-static int encode_marked(const struct conversation *k, const char *text, size_t size, struct serve_prompt *p, struct failure *f)
+static int encode_marked(const struct conversation *k, const char *text, size_t size, struct serve_prompt *p,
+                         struct failure *f)
 {
     struct serve_prompt ids = {0};
     size_t at = 0, from = 0;
@@ -293,7 +306,8 @@ static int encode_marked(const struct conversation *k, const char *text, size_t 
     for (size_t i = 0; i < ids.count && !f->status; i++) {
         size_t piece = 0;
         if (!vb_piece(k->s->tokenizer, ids.tokens[i], &piece) || at + piece > size)
-            fail_with(f, 400, NULL, "messages", "this tokenizer changes the text, and the messages contain special tokens");
+            fail_with(f, 400, NULL, "messages",
+                      "this tokenizer changes the text, and the messages contain special tokens");
         else if (is_special(k->s, ids.tokens[i], piece) && !add_stretch(k, text + from, at - from, p, f)) {
             p->tokens[p->count++] = ids.tokens[i];
             from = at + piece;
@@ -306,8 +320,8 @@ static int encode_marked(const struct conversation *k, const char *text, size_t 
     return f->status;
 }
 
-static int render(struct conversation *k, const json_t *messages, const json_t *variables, int add_generation_prompt, struct serve_writer *out,
-                  struct failure *f)
+static int render(struct conversation *k, const json_t *messages, const json_t *variables, int add_generation_prompt,
+                  struct serve_writer *out, struct failure *f)
 {
     vb_error err;
     char *text = NULL;
@@ -315,7 +329,8 @@ static int render(struct conversation *k, const json_t *messages, const json_t *
     char *said = json_dumps(messages, JSON_COMPACT), *more = json_dumps(variables, JSON_COMPACT);
     if (!said || !more)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
-    else if (vb_template_render(k->s->chat, k->s->tokenizer, said, strlen(said), add_generation_prompt, more, &text, &size, &err))
+    else if (vb_template_render(k->s->chat, k->s->tokenizer, said, strlen(said), add_generation_prompt, more, &text,
+                                &size, &err))
         fail_with(f, err.code == VB_NO_MEMORY ? 500 : 400, NULL, "messages", "%s", err.message);
     else
         conversation_put_numbers(k->s, text, size, out);
@@ -327,7 +342,8 @@ static int render(struct conversation *k, const json_t *messages, const json_t *
     return f->status;
 }
 
-/* Renders and encodes; p->text is what the template made, without marks. `allow`: special tokens in messages are special tokens. */
+/* Renders and encodes; p->text is what the template made, without marks. `allow`: special tokens in messages are
+ * special tokens. */
 static int encode(struct conversation *k, const json_t *body, int allow, struct serve_prompt *p, struct failure *f)
 {
     int add_generation_prompt = 1;

@@ -1,11 +1,12 @@
 /* tools/serve/conversation_calls.c -- earlier tool calls in a conversation, in the form that the chat template wants.
  *
- * OpenAI's clients send the arguments of a call as a text, and null as the content of an answer that only calls. Some templates write
- * the text as it is; others want an object, or an empty text as content. What a template wants is found when the model is opened: it
- * renders a short conversation in each form.
+ * OpenAI's clients send the arguments of a call as a text, and null as the content of an answer that only calls. Some
+ * templates write the text as it is; others want an object, or an empty text as content. What a template wants is found
+ * when the model is opened: it renders a short conversation in each form.
  *
- * jansson holds integers of 64 bits and doubles. In an object, another number is a text while the template renders: a random mark, the
- * number and NUMBER_END. Behind the template the number takes the place of that text and of the quotation marks around it. */
+ * jansson holds integers of 64 bits and doubles. In an object, another number is a text while the template renders: a
+ * random mark, the number and NUMBER_END. Behind the template the number takes the place of that text and of the
+ * quotation marks around it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -15,7 +16,7 @@
 
 #define NUMBER_END "!"
 
-/* ---- what the template wants --------------------------------------------------------------------------------------- */
+/* ---- what the template wants ------------------------------------------------------------------------------------- */
 
 /* The conversation in one form. The caller frees *text; NULL: the template refuses this form. */
 static void render_probe(const struct server *s, int as_objects, int with_text, char **text)
@@ -23,9 +24,11 @@ static void render_probe(const struct server *s, int as_objects, int with_text, 
     vb_error err;
     char messages[512];
     size_t size;
-    snprintf(messages, sizeof messages, "[{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", \"content\": %s, \"tool_calls\": [{\"id\": \"i\", "
-             "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": %s}}]}]", with_text ? "\"\"" : "null",
-             as_objects ? "{\"verbatim\": 1}" : "\"{\\\"verbatim\\\": 1}\"");
+    snprintf(messages, sizeof messages,
+             "[{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", \"content\": %s, \"tool_calls\": "
+             "[{\"id\": \"i\", "
+             "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": %s}}]}]",
+             with_text ? "\"\"" : "null", as_objects ? "{\"verbatim\": 1}" : "\"{\\\"verbatim\\\": 1}\"");
     if (vb_template_render(s->chat, s->tokenizer, messages, strlen(messages), 1, NULL, text, &size, &err))
         *text = NULL;
 }
@@ -49,7 +52,7 @@ void conversation_probe(struct server *s)
     }
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* A value as json_dumps writes it, but for its numbers. */
 static void put_json(struct serve_writer *w, const json_t *value)
@@ -90,7 +93,8 @@ static int is_large_number(const char *text, size_t size)
     return !held && meaning_is_json(text, size);
 }
 
-/* Parses the text of an object, with texts in place of large numbers. *no_memory: whether the text could not be copied. */
+/* Parses the text of an object, with texts in place of large numbers. *no_memory: whether the text could not be
+ * copied. */
 static json_t *load_arguments(const struct server *s, const char *text, int *no_memory)
 {
     struct serve_writer w = {0};
@@ -149,7 +153,8 @@ static json_t *arguments_of(const struct server *s, size_t number, const json_t 
     if (no_memory)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
     else
-        fail_with(f, 400, NULL, "messages", "message %zu has a tool call whose arguments are not the text of a JSON object", number);
+        fail_with(f, 400, NULL, "messages",
+                  "message %zu has a tool call whose arguments are not the text of a JSON object", number);
     return NULL;
 }
 
@@ -158,7 +163,9 @@ static int convert_call(const struct server *s, size_t number, json_t *call, str
     json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     if (!json_is_object(function))
         return fail_with(f, 400, NULL, "messages", "message %zu has a tool call without a function", number);
-    json_t *converted = arguments && !json_is_null(arguments) ? arguments_of(s, number, arguments, f) : s->calls_as_objects ? json_object() : json_string("{}");
+    json_t *converted = arguments && !json_is_null(arguments) ? arguments_of(s, number, arguments, f)
+                        : s->calls_as_objects ? json_object()
+                        : json_string("{}");
     if (!f->status && json_object_set_new(function, "arguments", converted))
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
     if (!f->status && !json_object_get(call, "type"))

@@ -1,4 +1,5 @@
-/* tools/serve/endpoints.c -- models, tokens, templates: answers that need no pass through the model. The shapes are vLLM's. */
+/* tools/serve/endpoints.c -- models, tokens, templates: answers that need no pass through the model. The shapes are
+ * vLLM's. */
 #include "tools/serve/endpoints.h"
 
 #include <stdlib.h>
@@ -10,7 +11,8 @@ int endpoint_health(const struct server *s, struct serve_writer *w, struct failu
 {
     int state = atomic_load(&s->state);
     if (state != SERVER_READY)
-        return fail_with(f, 503, NULL, "", state == SERVER_OPENING ? "the model is being opened" : "the server is stopping");
+        return fail_with(f, 503, NULL, "",
+                         state == SERVER_OPENING ? "the model is being opened" : "the server is stopping");
     writer_put(w, "{\"status\": \"ok\"}\n");
     return 0;
 }
@@ -36,7 +38,9 @@ static void put_draft_methods(const struct server *s, struct serve_writer *w)
 static void put_abilities(const struct server *s, struct serve_writer *w)
 {
     const vb_drafting *d = &s->drafting;
-    writer_format(w, ", \"verbatim\": {\"tokenizer\": %s, \"chat\": %s, \"chat_error\": ", s->tokenizer ? "true" : "false", s->chat ? "true" : "false");
+    writer_format(w,
+                  ", \"verbatim\": {\"tokenizer\": %s, \"chat\": %s, \"chat_error\": ", s->tokenizer ? "true" : "false",
+                  s->chat ? "true" : "false");
     if (s->chat)
         writer_put(w, "null");
     else
@@ -52,7 +56,8 @@ static void put_model(const struct server *s, struct serve_writer *w)
 {
     writer_put(w, "{\"id\": ");
     writer_string(w, s->name, strlen(s->name));
-    writer_format(w, ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"verbatim\", \"max_model_len\": %zu", s->created, s->context);
+    writer_format(w, ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"verbatim\", \"max_model_len\": %zu",
+                  s->created, s->context);
     writer_put(w, ", \"system_fingerprint\": ");
     writer_string(w, s->fingerprint, strlen(s->fingerprint));
     put_abilities(s, w);
@@ -63,7 +68,8 @@ int endpoint_models(const struct server *s, const char *path, struct serve_write
 {
     const char *name = path + strlen("/v1/models");
     if (*name && strcmp(name + 1, s->name))
-        return fail_with(f, 404, "model_not_found", "model", "there is no model %.128s here; this server has %.128s", name + 1, s->name);
+        return fail_with(f, 404, "model_not_found", "model", "there is no model %.128s here; this server has %.128s",
+                         name + 1, s->name);
     if (!*name)
         writer_put(w, "{\"object\": \"list\", \"data\": [");
     put_model(s, w);
@@ -71,11 +77,12 @@ int endpoint_models(const struct server *s, const char *path, struct serve_write
     return 0;
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 static int want_tokenizer(const struct server *s, struct failure *f)
 {
-    return s->tokenizer ? 0 : fail_with(f, 400, NULL, "", "the model has no tokenizer: %s", s->c->tokenizer_error.message);
+    return s->tokenizer ? 0
+                        : fail_with(f, 400, NULL, "", "the model has no tokenizer: %s", s->c->tokenizer_error.message);
 }
 
 /* The token's text as a JSON string, invalid bytes as U+FFFD; null: there is none. */
@@ -124,7 +131,8 @@ static int encode_body(const struct server *s, const json_t *body, struct serve_
     if (request_member(body, "messages"))
         return conversation_encode(s, body, p, f);
     if (!json_is_string(prompt))
-        return prompt ? request_wrong(f, "prompt", prompt, "a text") : fail_with(f, 400, NULL, "prompt", "prompt, or messages, is missing");
+        return prompt ? request_wrong(f, "prompt", prompt, "a text")
+                      : fail_with(f, 400, NULL, "prompt", "prompt, or messages, is missing");
     if (request_flag(body, "add_special_tokens", &bos, f))
         return f->status;
     return request_encode(s, json_string_value(prompt), json_string_length(prompt), 1, bos, p, f);

@@ -1,7 +1,7 @@
 /* tools/serve/endpoints.h -- the endpoints whose answers need no pass through the model.
  *
- * Each function writes the body of an answer to w, as JSON. A function that returns int returns 0 on success. If the request is
- * refused, it fills *f and returns the HTTP status. */
+ * Each function writes the body of an answer to w, as JSON. A function that returns int returns 0 on success. If the
+ * request is refused, it fills *f and returns the HTTP status. */
 #ifndef VB_SERVE_ENDPOINTS_H
 #define VB_SERVE_ENDPOINTS_H
 

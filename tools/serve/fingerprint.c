@@ -1,5 +1,6 @@
-/* tools/serve/fingerprint.c -- version, model, precision, cache type, prefill and conventions as text, and a hash of these and of all the rest: weights,
- * tokenizer, chat template, the longest request, and what relaxed or rejection sampling reads of the drafts. */
+/* tools/serve/fingerprint.c -- version, model, precision, cache type, prefill and conventions as text, and a hash of
+ * these and of all the rest: weights, tokenizer, chat template, the longest request, and what relaxed or rejection
+ * sampling reads of the drafts. */
 #include "tools/serve/fingerprint.h"
 
 #include <inttypes.h>
@@ -56,8 +57,8 @@ static int mix_drafts(SHA2_CTX *h, const struct server *s)
 {
     const vb_sampling *a = &s->c->session.sampling;
     const vb_drafting *d = &s->drafting;
-    mix(h, "%s %s %d %a %d %d", a->acceptance, a->draft_sample_method ? a->draft_sample_method : "", a->relaxed_topk, (double)a->relaxed_delta,
-        a->thinking_begin, a->thinking_end);
+    mix(h, "%s %s %d %a %d %d", a->acceptance, a->draft_sample_method ? a->draft_sample_method : "", a->relaxed_topk,
+        (double)a->relaxed_delta, a->thinking_begin, a->thinking_end);
     mix(h, "%s %d %a %s", d->method ? d->method : "none", d->tokens, (double)d->p_min, d->settings ? d->settings : "");
     if (d->head) {
         mix_file(h, d->head, "config.json");
@@ -92,8 +93,10 @@ int fingerprint_server(struct server *s)
     if (server_drafts_lead(s) && (code = mix_drafts(&h, s)) != EXIT_DONE)
         return code;
     SHA256Final(digest, &h);
-    int n = snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%s%s%.96s%s%s%s%s", vb_version(), s->name, facts.precision,
-                     cached, expanded ? "prefill-expanded/" : "", conventions, *conventions ? "/" : "", server_drafts_lead(s) ? cli_acceptance(s->c) : "", server_drafts_lead(s) ? "/" : "", sampled);
+    int n = snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%s%s%.96s%s%s%s%s", vb_version(),
+                     s->name, facts.precision, cached, expanded ? "prefill-expanded/" : "", conventions,
+                     *conventions ? "/" : "", server_drafts_lead(s) ? cli_acceptance(s->c) : "",
+                     server_drafts_lead(s) ? "/" : "", sampled);
     for (int i = 0; i < 8; i++)
         n += snprintf(s->fingerprint + n, sizeof s->fingerprint - (size_t)n, "%02x", digest[i]);
     return EXIT_DONE;

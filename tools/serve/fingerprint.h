@@ -1,4 +1,5 @@
-/* tools/serve/fingerprint.h -- the value of system_fingerprint: a name for everything that answers depend on besides the request. */
+/* tools/serve/fingerprint.h -- the value of system_fingerprint: a name for everything that answers depend on besides
+ * the request. */
 #ifndef VB_SERVE_FINGERPRINT_H
 #define VB_SERVE_FINGERPRINT_H
 

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* The least time between two looks at the list. Sending a token costs the server, the kernel and a client on the same machine
- * some 15 microseconds, so with PER_STREAM at most a tenth of a core is spent on sending, however many streams there are. */
+/* The least time between two looks at the list. Sending a token costs the server, the kernel and a client on the same
+ * machine some 15 microseconds, so with PER_STREAM at most a tenth of a core is spent on sending, however many streams
+ * there are. */
 #define LEAST_SECONDS 2e-3
 #define PER_STREAM 150e-6
 

@@ -4,7 +4,8 @@
 #ifndef HAVE_MICROHTTPD
 const char *http_missing(void)
 {
-    return "this build has no HTTP server, because libmicrohttpd was not found when it was built; make deps installs it";
+    return "this build has no HTTP server, because libmicrohttpd was not found when it was built; make deps installs "
+           "it";
 }
 int http_open(struct http **out, struct server *server, int *port)
 {
@@ -33,7 +34,8 @@ void http_close(struct http *h) { (void)h; }
 #include "tools/serve/worker.h"
 
 #define MOST_CONNECTIONS 1024
-#define MOST_SKIPPED (4 * SERVE_MOST_BODY) /* bytes of a body that is too long and read all the same, so that its sender reads our answer */
+#define MOST_SKIPPED (4 * SERVE_MOST_BODY) /* bytes of a body that is too long and read all the same, so that its sender
+                                              reads our answer */
 #define IDLE_TIMEOUT 120                   /* seconds without a byte in either direction */
 #define SENDING_TIMEOUT 60.0               /* seconds for a whole request */
 #define EVENT_BYTES 65536                  /* of events formatted at once */
@@ -76,9 +78,10 @@ struct http_exchange {
 
 const char *http_missing(void) { return NULL; }
 
-/* ---- answers ------------------------------------------------------------------------------------------------------- */
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-static enum MHD_Result queue(struct http_exchange *e, struct MHD_Connection *connection, struct MHD_Response *response, const char *type, int status)
+static enum MHD_Result queue(struct http_exchange *e, struct MHD_Connection *connection, struct MHD_Response *response,
+                             const char *type, int status)
 {
     const struct failure *f = e->failed.status ? &e->failed : NULL;
     enum MHD_Result queued = MHD_NO;
@@ -92,7 +95,8 @@ static enum MHD_Result queue(struct http_exchange *e, struct MHD_Connection *con
 }
 
 /* The text is the response's from now on. */
-static enum MHD_Result queue_text(struct http_exchange *e, struct MHD_Connection *connection, struct serve_writer *w, const char *type, int status)
+static enum MHD_Result queue_text(struct http_exchange *e, struct MHD_Connection *connection, struct serve_writer *w,
+                                  const char *type, int status)
 {
     if (w->failed) {
         writer_close(w);
@@ -105,7 +109,8 @@ static enum MHD_Result queue_text(struct http_exchange *e, struct MHD_Connection
         writer_close(w);
         return MHD_NO;
     }
-    struct MHD_Response *r = MHD_create_response_from_buffer(w->size, w->text, w->text ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *r = MHD_create_response_from_buffer(w->size, w->text,
+                                                             w->text ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
     if (!r)
         writer_close(w);
     return queue(e, connection, r, type, status);
@@ -127,7 +132,7 @@ static int lacks_memory(struct http_exchange *e)
     return json_memory_failed();
 }
 
-/* ---- jobs ---------------------------------------------------------------------------------------------------------- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
 /* A connection stays suspended until it is resumed here, so `waiter` remains valid without the lock. */
 static void resume(struct serve_job *job)
@@ -193,7 +198,8 @@ static ssize_t read_events(void *context, uint64_t position, char *out, size_t r
         if (!e->out.size && !e->out.failed)
             suspend(job);
         for (size_t i = 0; i < job->num_choices; i++)
-            look |= job->choices[i].paused && job->choices[i].published - job->choices[i].sent.tokens <= WORKER_CAUGHT_UP;
+            look |= job->choices[i].paused &&
+                    job->choices[i].published - job->choices[i].sent.tokens <= WORKER_CAUGHT_UP;
         pthread_mutex_unlock(&job->lock);
     }
     if (look)
@@ -268,7 +274,7 @@ static void let_go(struct http_exchange *e)
     count_answers(h, -1);
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------ */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 static int get(struct http_exchange *e, struct serve_writer *w)
 {
@@ -277,7 +283,9 @@ static int get(struct http_exchange *e, struct serve_writer *w)
     case ROUTE_HEALTH: return endpoint_health(s, w, &e->failed);
     case ROUTE_MODELS: return endpoint_models(s, e->path, w, &e->failed);
     case ROUTE_TOKENIZER_INFO: return endpoint_tokenizer_info(s, w, &e->failed);
-    case ROUTE_METRICS: metrics_print(s->metrics, w, s->c->metrics_prefix ? s->c->metrics_prefix : "verbatim:", s->name); return 0;
+    case ROUTE_METRICS:
+        metrics_print(s->metrics, w, s->c->metrics_prefix ? s->c->metrics_prefix : "verbatim:", s->name);
+        return 0;
     default: endpoint_version(w); return 0;
     }
 }
@@ -328,7 +336,8 @@ static enum MHD_Result answer(struct http_exchange *e, struct MHD_Connection *co
         writer_close(&w);
         return queue_failure(e, connection);
     }
-    return queue_text(e, connection, &w, e->route == ROUTE_METRICS ? "text/plain; version=0.0.4; charset=utf-8" : "application/json", 200);
+    return queue_text(e, connection, &w,
+                      e->route == ROUTE_METRICS ? "text/plain; version=0.0.4; charset=utf-8" : "application/json", 200);
 }
 
 /* Returns 0 when the connection is to be closed. */
@@ -363,7 +372,8 @@ static void set_deadline(struct http *h, struct http_client *client, double seco
     pthread_mutex_unlock(&h->lock);
 }
 
-static enum MHD_Result begin(struct http *h, struct MHD_Connection *connection, const char *path, const char *method, void **exchange)
+static enum MHD_Result begin(struct http *h, struct MHD_Connection *connection, const char *path, const char *method,
+                             void **exchange)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_exchange *e = calloc(1, sizeof *e);
@@ -377,11 +387,12 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *connection, 
     *exchange = e;
     e->route = http_check(connection, h->server, path, method, &e->failed);
     set_deadline(h, e->client, SENDING_TIMEOUT);
-    return e->failed.status == 413 && http_body_size(connection) > MOST_SKIPPED ? queue_failure(e, connection) : MHD_YES;
+    return e->failed.status == 413 && http_body_size(connection) > MOST_SKIPPED ? queue_failure(e, connection)
+                                                                                : MHD_YES;
 }
 
-static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *path, const char *method, const char *version,
-                              const char *data, size_t *size, void **exchange)
+static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *path, const char *method,
+                              const char *version, const char *data, size_t *size, void **exchange)
 {
     struct http_exchange *e = *exchange;
     (void)version;
@@ -431,7 +442,8 @@ static void tell(const struct http_exchange *e)
         pthread_mutex_unlock(&e->job->lock);
     }
     if (e->job)
-        writer_format(&w, " %s prompt %zu new %zu seconds %.3f", e->job->id, e->job->prompt_tokens, tokens, cli_seconds() - e->began);
+        writer_format(&w, " %s prompt %zu new %zu seconds %.3f", e->job->id, e->job->prompt_tokens, tokens,
+                      cli_seconds() - e->began);
     if (e->job && e->http->server->c->log_prompts)
         put_prompts(&w, e->job);
     writer_put(&w, "\n");
@@ -439,7 +451,8 @@ static void tell(const struct http_exchange *e)
     writer_close(&w);
 }
 
-static void completed(void *context, struct MHD_Connection *connection, void **exchange, enum MHD_RequestTerminationCode why)
+static void completed(void *context, struct MHD_Connection *connection, void **exchange,
+                      enum MHD_RequestTerminationCode why)
 {
     struct http_exchange *e = *exchange;
     (void)context;
@@ -457,16 +470,18 @@ static void completed(void *context, struct MHD_Connection *connection, void **e
     *exchange = NULL;
 }
 
-/* ---- connections --------------------------------------------------------------------------------------------------- */
+/* ---- connections ------------------------------------------------------------------------------------------------- */
 
-static void connected(void *context, struct MHD_Connection *connection, void **socket_context, enum MHD_ConnectionNotificationCode what)
+static void connected(void *context, struct MHD_Connection *connection, void **socket_context,
+                      enum MHD_ConnectionNotificationCode what)
 {
     struct http *h = context;
     struct http_client *client = *socket_context;
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     pthread_mutex_lock(&h->lock);
     if (what == MHD_CONNECTION_NOTIFY_STARTED && fd && (client = calloc(1, sizeof *client))) {
-        *client = (struct http_client){.next = h->clients, .at = &h->clients, .fd = fd->connect_fd, .deadline = cli_seconds() + SENDING_TIMEOUT};
+        *client = (struct http_client){.next = h->clients, .at = &h->clients, .fd = fd->connect_fd,
+                                       .deadline = cli_seconds() + SENDING_TIMEOUT};
         if (client->next)
             client->next->at = &client->next;
         h->clients = client;
@@ -500,15 +515,17 @@ static void *watch(void *context)
     return NULL;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static int start(struct http *h, int fd)
 {
-    h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL, handle, h,
-                                 MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)THREADS,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536, MHD_OPTION_NOTIFY_COMPLETED, completed, h,
-                                 MHD_OPTION_NOTIFY_CONNECTION, connected, h, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
+                                 handle, h, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_THREAD_POOL_SIZE,
+                                 (unsigned)THREADS, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536, MHD_OPTION_NOTIFY_COMPLETED,
+                                 completed, h, MHD_OPTION_NOTIFY_CONNECTION, connected, h, MHD_OPTION_STRICT_FOR_CLIENT,
+                                 1, MHD_OPTION_END);
     h->has_watcher = h->daemon && !pthread_create(&h->watcher, NULL, watch, h);
     return h->has_watcher;
 }
@@ -530,7 +547,9 @@ int http_open(struct http **out, struct server *server, int *port)
         return cli_fail(c, EXIT_OTHER, "%s", f.message);
     *port = http_port_of(fd);
     if (!http_is_loopback(fd) && !server->key)
-        fprintf(stderr, "verbatim: warning: %s is reachable from other machines and no key is wanted; --api-key-file FILE wants one\n",
+        fprintf(stderr,
+                "verbatim: warning: %s is reachable from other machines and no key is wanted; --api-key-file FILE "
+                "wants one\n",
                 c->host ? c->host : "this server");
     if (!flusher_open(&h->flusher, resume) || !start(h, fd)) {
         if (!h->daemon)

@@ -6,8 +6,8 @@
 
 struct http;
 
-/* Starts to listen, and sets *port to the number of the port. Reports errors (see tools/cli/cli.h). While the server's state is
- * SERVER_OPENING, /version is answered, and requests that need the model get status 503. */
+/* Starts to listen, and sets *port to the number of the port. Reports errors (see tools/cli/cli.h). While the server's
+ * state is SERVER_OPENING, /version is answered, and requests that need the model get status 503. */
 int http_open(struct http **out, struct server *server, int *port);
 /* Waits until the answers to all requests have been sent completely. */
 void http_drain(struct http *h);

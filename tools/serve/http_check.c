@@ -16,15 +16,17 @@
 
 #define SEND_BUFFER (256 << 10) /* bytes of an answer that the kernel holds for a slow reader; connections inherit it */
 
-/* ---- listening ----------------------------------------------------------------------------------------------------- */
+/* ---- listening --------------------------------------------------------------------------------------------------- */
 
 static int listen_at(const struct addrinfo *at)
 {
     int yes = 1, room = SEND_BUFFER, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room) || bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, 511)) {
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) ||
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room) || bind(fd, at->ai_addr, at->ai_addrlen) ||
+        listen(fd, 511)) {
         int error = errno;
         close(fd);
         errno = error;
@@ -63,7 +65,8 @@ int http_port_of(int fd)
     struct sockaddr_storage a;
     if (!address_of(fd, &a))
         return 0;
-    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
+    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
 }
 
 int http_is_loopback(int fd)
@@ -76,7 +79,7 @@ int http_is_loopback(int fd)
     return a.ss_family == AF_INET && ntohl(((struct sockaddr_in *)&a)->sin_addr.s_addr) >> 24 == 127;
 }
 
-/* ---- routes -------------------------------------------------------------------------------------------------------- */
+/* ---- routes ------------------------------------------------------------------------------------------------------ */
 
 /* is_open: without a key */
 static const struct {
@@ -108,22 +111,25 @@ static enum http_route route_of(const char *path)
 static int check_path(enum http_route route, const char *path, const char *method, struct failure *f)
 {
     if (route == ROUTE_NONE && !strcmp(path, "/v1/responses"))
-        return fail_with(f, 404, NULL, "", "this server has no /v1/responses; it has /v1/chat/completions and /v1/completions");
+        return fail_with(f, 404, NULL, "",
+                         "this server has no /v1/responses; it has /v1/chat/completions and /v1/completions");
     if (route == ROUTE_NONE)
         return fail_with(f, 404, NULL, "", "there is nothing at %.128s", path);
     int fits = routes[route].is_post ? !strcmp(method, "POST") : !strcmp(method, "GET") || !strcmp(method, "HEAD");
-    return fits ? 0 : fail_with(f, 405, NULL, "", "%.64s takes %s, not %.16s", routes[route].path, routes[route].is_post ? "POST" : "GET", method);
+    return fits ? 0
+                : fail_with(f, 405, NULL, "", "%.64s takes %s, not %.16s", routes[route].path,
+                            routes[route].is_post ? "POST" : "GET", method);
 }
 
-/* ---- who asks ------------------------------------------------------------------------------------------------------ */
+/* ---- who asks ---------------------------------------------------------------------------------------------------- */
 
 static const char *header(struct MHD_Connection *connection, const char *name)
 {
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-/* A page of another site can make a browser ask us by a name that it resolves to this machine. So without a key the name has to be an
- * address, localhost, or what --host says. */
+/* A page of another site can make a browser ask us by a name that it resolves to this machine. So without a key the
+ * name has to be an address, localhost, or what --host says. */
 static int check_host(struct MHD_Connection *connection, const struct server *s, struct failure *f)
 {
     const char *given = header(connection, "Host");
@@ -140,9 +146,12 @@ static int check_host(struct MHD_Connection *connection, const struct server *s,
         if (inet_pton(AF_INET6, host + 1, address) == 1)
             return 0;
     }
-    if (inet_pton(AF_INET, host, address) == 1 || !strcasecmp(host, "localhost") || (s->c->host && !strcasecmp(host, s->c->host)))
+    if (inet_pton(AF_INET, host, address) == 1 || !strcasecmp(host, "localhost") ||
+        (s->c->host && !strcasecmp(host, s->c->host)))
         return 0;
-    return fail_with(f, 403, NULL, "", "the header Host is %.128s, which is not this server; with --api-key-file any name will do", given);
+    return fail_with(f, 403, NULL, "",
+                     "the header Host is %.128s, which is not this server; with --api-key-file any name will do",
+                     given);
 }
 
 /* Takes the same time wherever the two differ. */
@@ -162,7 +171,8 @@ static int check_key(struct MHD_Connection *connection, const struct server *s, 
         return 0;
     if (given && !strncasecmp(given, "Bearer ", 7) && same_key(s, given + 7))
         return 0;
-    return fail_with(f, 401, "invalid_api_key", "", given ? "the API key is wrong" : "an API key is missing: Authorization: Bearer KEY");
+    return fail_with(f, 401, "invalid_api_key", "",
+                     given ? "the API key is wrong" : "an API key is missing: Authorization: Bearer KEY");
 }
 
 unsigned long long http_body_size(struct MHD_Connection *connection)
@@ -178,30 +188,35 @@ static int check_body(struct MHD_Connection *connection, struct failure *f)
     if (!type || strncasecmp(type, "application/json", size) || (type[size] && type[size] != ';' && type[size] != ' '))
         return fail_with(f, 415, NULL, "", "Content-Type is %.64s, wanted application/json", type ? type : "missing");
     if (http_body_size(connection) > SERVE_MOST_BODY)
-        return fail_with(f, 413, NULL, "", "the body has %llu bytes, wanted at most %zu", http_body_size(connection), SERVE_MOST_BODY);
+        return fail_with(f, 413, NULL, "", "the body has %llu bytes, wanted at most %zu", http_body_size(connection),
+                         SERVE_MOST_BODY);
     return 0;
 }
 
 static int check_state(enum http_route route, const struct server *s, struct failure *f)
 {
     int state = atomic_load(&s->state);
-    if (route == ROUTE_PAGE || route == ROUTE_HEALTH || route == ROUTE_VERSION || state == SERVER_READY || (route == ROUTE_METRICS && state == SERVER_STOPPING))
+    if (route == ROUTE_PAGE || route == ROUTE_HEALTH || route == ROUTE_VERSION || state == SERVER_READY ||
+        (route == ROUTE_METRICS && state == SERVER_STOPPING))
         return 0;
-    return fail_with(f, 503, NULL, "", state == SERVER_OPENING ? "the model is being opened" : "the server is stopping and takes no new requests");
+    return fail_with(f, 503, NULL, "",
+                     state == SERVER_OPENING ? "the model is being opened"
+                                             : "the server is stopping and takes no new requests");
 }
 
-enum http_route http_check(struct MHD_Connection *connection, const struct server *s, const char *path, const char *method, struct failure *f)
+enum http_route http_check(struct MHD_Connection *connection, const struct server *s, const char *path,
+                           const char *method, struct failure *f)
 {
     enum http_route route = route_of(path);
     if (s->c->cors && route != ROUTE_NONE && !strcmp(method, "OPTIONS"))
         return ROUTE_PREFLIGHT;
-    if (check_path(route, path, method, f) || check_host(connection, s, f) || (!routes[route].is_open && check_key(connection, s, f)) ||
-        (routes[route].is_post && check_body(connection, f)))
+    if (check_path(route, path, method, f) || check_host(connection, s, f) ||
+        (!routes[route].is_open && check_key(connection, s, f)) || (routes[route].is_post && check_body(connection, f)))
         return ROUTE_NONE;
     return check_state(route, s, f) ? ROUTE_NONE : route;
 }
 
-/* ---- every answer -------------------------------------------------------------------------------------------------- */
+/* ---- every answer ------------------------------------------------------------------------------------------------ */
 
 int http_add_headers(struct MHD_Response *r, const struct server *s, const char *path, const struct failure *f)
 {

@@ -74,8 +74,8 @@ void job_release(struct serve_job *job)
     free(job);
 }
 
-/* response_format and forced calls: what was said so far decides which tokens may follow. If the prompt opened the thinking, its end comes
- * first. */
+/* response_format and forced calls: what was said so far decides which tokens may follow. If the prompt opened the
+ * thinking, its end comes first. */
 static int follow_schema(struct serve_choice *choice)
 {
     const struct serve_job *job = choice->job;
@@ -115,7 +115,10 @@ int job_make_choices(struct serve_job *job)
 int job_is_over(const struct serve_job *job) { return job->num_over == job->num_choices; }
 
 int job_wants_rows(const struct serve_job *job) { return job->logprobs >= 0; }
-int job_wants_prompt_rows(const struct serve_job *job) { return (job->echo && job->logprobs >= 0) || job->prompt_logprobs >= 0; }
+int job_wants_prompt_rows(const struct serve_job *job)
+{
+    return (job->echo && job->logprobs >= 0) || job->prompt_logprobs >= 0;
+}
 
 int32_t job_top(const struct serve_job *job)
 {
@@ -124,7 +127,7 @@ int32_t job_top(const struct serve_job *job)
     return top < job->server->vocabulary ? top : job->server->vocabulary;
 }
 
-/* ---- rows of logits ------------------------------------------------------------------------------------------------ */
+/* ---- rows of logits ---------------------------------------------------------------------------------------------- */
 
 static int grow(struct serve_rows *rows, int32_t top)
 {
@@ -160,7 +163,7 @@ int rows_add(struct serve_rows *rows, const float *logits, int32_t vocabulary, i
     return 1;
 }
 
-/* ---- what the batch tells ------------------------------------------------------------------------------------------ */
+/* ---- what the batch tells ---------------------------------------------------------------------------------------- */
 
 static int add_said(struct serve_choice *choice, const vb_event *e)
 {
@@ -203,7 +206,8 @@ int choice_token(void *context, const vb_event *e)
     struct serve_job *job = choice->job;
     pthread_mutex_lock(&job->lock);
     int done = add_text(choice, e->token) &&
-               (!job_wants_rows(job) || rows_add(&choice->rows, e->logits, job->server->vocabulary, e->token, job_top(job))) &&
+               (!job_wants_rows(job) ||
+                rows_add(&choice->rows, e->logits, job->server->vocabulary, e->token, job_top(job))) &&
                add_said(choice, e);
     choice->no_memory |= !done;
     job->news = 1;
@@ -218,7 +222,8 @@ int choice_prompt_row(void *context, int depth, size_t index, const float *logit
     (void)depth;
     (void)hidden;
     pthread_mutex_lock(&job->lock);
-    int done = rows_add(&choice->prompt_rows, logits, job->server->vocabulary, choice->prompt->tokens[index + 1], job_top(job));
+    int done = rows_add(&choice->prompt_rows, logits, job->server->vocabulary, choice->prompt->tokens[index + 1],
+                        job_top(job));
     choice->no_memory |= !done;
     pthread_mutex_unlock(&job->lock);
     return !done;

@@ -1,9 +1,10 @@
-/* tools/serve/job.h -- one API request (a job): its options, its choices, and the tokens that were generated for each choice.
+/* tools/serve/job.h -- one API request (a job): its options, its choices, and the tokens that were generated for each
+ * choice.
  *
- * Each choice is one sequence of the batch. Two threads use a job: the worker appends tokens to its choices, and a thread of the
- * HTTP server formats the tokens for the client. Both hold a reference to the job. The arrays of a choice only grow. The HTTP
- * server may read only tokens that the worker has published. The worker publishes tokens at the end of each pass, so the division
- * of an answer into events does not depend on timing. */
+ * Each choice is one sequence of the batch. Two threads use a job: the worker appends tokens to its choices, and a
+ * thread of the HTTP server formats the tokens for the client. Both hold a reference to the job. The arrays of a choice
+ * only grow. The HTTP server may read only tokens that the worker has published. The worker publishes tokens at the end
+ * of each pass, so the division of an answer into events does not depend on timing. */
 #ifndef VB_SERVE_JOB_H
 #define VB_SERVE_JOB_H
 
@@ -19,8 +20,8 @@ struct serve_prompt {
     size_t text_size;
 };
 
-/* What one row of logits says about the token after it: the token's log-probability, and its rank, counted from 1. The likeliest
- * tokens of the row are in struct serve_rows, job_top() of them for each row. */
+/* What one row of logits says about the token after it: the token's log-probability, and its rank, counted from 1. The
+ * likeliest tokens of the row are in struct serve_rows, job_top() of them for each row. */
 struct serve_row {
     double logprob;
     int32_t rank;
@@ -36,7 +37,8 @@ struct serve_token {
     int32_t token;
     int32_t depth;   /* of an accepted draft, counted from 1; 0: the model chose this token itself */
     uint32_t pass;   /* number of the sequence's pass, counted from 0 */
-    size_t safe;     /* how many bytes of the text are certain not to become part of a stop string (text_bytes in vb_event) */
+    size_t safe;     /* how many bytes of the text are certain not to become part of a stop string (text_bytes in
+                        vb_event) */
 };
 
 /* How much of a choice has been formatted already. Before the first call all members are 0. */
@@ -58,7 +60,8 @@ struct serve_choice {
     int64_t id;              /* the batch's number for this request; -1: not added yet */
     struct serve_token *said;
     size_t count, room;
-    struct serve_rows rows, prompt_rows; /* rows for the tokens in `said`; rows for the prompt's tokens except the first */
+    struct serve_rows rows, prompt_rows; /* rows for the tokens in `said`; rows for the prompt's tokens except the
+                                            first */
     char *text;
     size_t text_size, text_room;
     uint32_t pass;
@@ -86,7 +89,8 @@ struct serve_job {
     struct serve_prompt *prompts;
     size_t num_prompts, prompt_tokens;
     int32_t n, logprobs, prompt_logprobs; /* logprobs: how many likeliest tokens are listed; -1: no log-probabilities */
-    int stream, include_usage, echo, return_tokens, ignore_eos, add_special_tokens, add_generation_prompt, allow_special_tokens;
+    int stream, include_usage, echo, return_tokens, ignore_eos, add_special_tokens, add_generation_prompt,
+        allow_special_tokens;
     size_t max_tokens;
     int has_max_tokens;
     uint64_t seed;
@@ -107,8 +111,8 @@ struct serve_job {
     size_t num_choices, num_over;
     int cancelled;           /* nonzero: the client has closed the connection, or the answer cannot be used */
     int keep_alive;          /* nonzero: an SSE comment has to be sent, so that the connection stays open */
-    /* The worker calls it, with `lock` held, when there is something to send. now: nonzero if it has to be sent at once, and not
-     * a few milliseconds later */
+    /* The worker calls it, with `lock` held, when there is something to send. now: nonzero if it has to be sent at
+     * once, and not a few milliseconds later */
     void (*wake)(struct serve_job *job, int now);
     void *waiter;            /* the connection that wake() resumes */
     int suspended;           /* nonzero: the connection waits until wake() is called */
@@ -131,18 +135,18 @@ void job_release(struct serve_job *job);
 int job_make_choices(struct serve_job *job);
 int job_is_over(const struct serve_job *job);
 
-/* Returns how many of the likeliest tokens are stored for each row: the larger one of logprobs and prompt_logprobs, or 0 if both
- * are -1. At most the size of the vocabulary. */
+/* Returns how many of the likeliest tokens are stored for each row: the larger one of logprobs and prompt_logprobs, or
+ * 0 if both are -1. At most the size of the vocabulary. */
 int32_t job_top(const struct serve_job *job);
 int job_wants_rows(const struct serve_job *job);        /* whether log-probabilities of generated tokens are wanted */
 int job_wants_prompt_rows(const struct serve_job *job); /* the same for the prompts' tokens */
 
-/* Appends the log-probability and rank of `token`, and the `top` likeliest tokens. `logits` are those before temperature and
- * penalties; log-probabilities are computed in double. Returns 0 if memory is missing. */
+/* Appends the log-probability and rank of `token`, and the `top` likeliest tokens. `logits` are those before
+ * temperature and penalties; log-probabilities are computed in double. Returns 0 if memory is missing. */
 int rows_add(struct serve_rows *rows, const float *logits, int32_t vocabulary, int32_t token, int32_t top);
 
-/* Callbacks for the batch; their context is a struct serve_choice. choice_token is a vb_callback, and choice_prompt_row a
- * vb_row_callback. */
+/* Callbacks for the batch; their context is a struct serve_choice. choice_token is a vb_callback, and choice_prompt_row
+ * a vb_row_callback. */
 int choice_token(void *choice, const vb_event *event);
 int choice_prompt_row(void *choice, int depth, size_t index, const float *logits, const float *hidden);
 

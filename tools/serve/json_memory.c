@@ -5,9 +5,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Behind a number or a word jansson's parser takes back one character of its buffer, and asserts that it is the right one. So the
- * buffer has to grow to the length of a word even if memory is missing. It has 16 bytes at first and doubles. Blocks of such sizes come
- * from the reserve; another block may have the same size, so there is room for several. */
+/* Behind a number or a word jansson's parser takes back one character of its buffer, and asserts that it is the right
+ * one. So the buffer has to grow to the length of a word even if memory is missing. It has 16 bytes at first and
+ * doubles. Blocks of such sizes come from the reserve; another block may have the same size, so there is room for
+ * several. */
 #define LARGEST 128
 #define IS_OF_BUFFER(size) ((size) >= 32 && (size) <= LARGEST && !((size) & ((size) - 1)))
 _Static_assert(JSON_MEMORY_MOST_WORD + 2 <= LARGEST, "jansson's buffer holds a word, the character behind it, and a 0");

@@ -1,4 +1,5 @@
-/* tools/serve/meaning.c -- the parser: see meaning.h. Bytes become text and markers; these move it from one place to the next. */
+/* tools/serve/meaning.c -- the parser: see meaning.h. Bytes become text and markers; these move it from one place to
+ * the next. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ struct meaning_parser {
     int rc;                      /* the first error */
 };
 
-/* ---- saying -------------------------------------------------------------------------------------------------------- */
+/* ---- saying ------------------------------------------------------------------------------------------------------ */
 
 static void note(struct meaning_parser *m, int rc) { m->rc = m->rc ? m->rc : rc; }
 
@@ -94,7 +95,7 @@ static void leave_seam(struct meaning_parser *m)
     m->seam = 1;
 }
 
-/* ---- what is held back --------------------------------------------------------------------------------------------- */
+/* ---- what is held back ------------------------------------------------------------------------------------------- */
 
 static void hold(struct meaning_parser *m, const char *text, size_t size)
 {
@@ -122,9 +123,12 @@ static void give_up(struct meaning_parser *m, enum meaning_place place)
     m->place = place;
 }
 
-static void give_up_call(struct meaning_parser *m) { give_up(m, m->o.kind.calls == MEANING_GLM ? IN_TEXT : IN_SECTION); }
+static void give_up_call(struct meaning_parser *m)
+{
+    give_up(m, m->o.kind.calls == MEANING_GLM ? IN_TEXT : IN_SECTION);
+}
 
-/* ---- calls --------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 /* The call's id: Kimi-K2's own, if it differs from all before; else from the salt. */
 static void make_id(struct meaning_parser *m, const char *name, size_t size, long number, char id[MEANING_ID])
@@ -157,7 +161,10 @@ static void tell_arguments(struct meaning_parser *m, const char *json, size_t si
     m->told = size > m->told ? size : m->told;
 }
 
-static int is_left_out(const struct meaning_parser *m) { return !m->is_begun && m->o.most_calls && m->calls >= m->o.most_calls; }
+static int is_left_out(const struct meaning_parser *m)
+{
+    return !m->is_begun && m->o.most_calls && m->calls >= m->o.most_calls;
+}
 
 /* options.valid: says what is known of a call whose arguments have begun. */
 static void tell_early(struct meaning_parser *m)
@@ -172,7 +179,8 @@ static void tell_early(struct meaning_parser *m)
     if (!m->is_begun && meaning_name(m->o.kind.calls, &m->call, &name, &size, &number))
         begin_call(m, name, size, number);
     if (m->is_begun)
-        tell_arguments(m, has_pairs ? from->text : from->text + m->call.json, has_pairs ? from->size : m->call.json_end - m->call.json);
+        tell_arguments(m, has_pairs ? from->text : from->text + m->call.json,
+                       has_pairs ? from->size : m->call.json_end - m->call.json);
 }
 
 /* Behind MARK_END_CALL. */
@@ -214,7 +222,7 @@ static void begin_section(struct meaning_parser *m, enum meaning_mark mark)
     m->place = mark == MARK_CALL ? IN_HEAD : IN_SECTION;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static size_t count_blanks(const char *text, size_t size)
 {
@@ -285,7 +293,7 @@ static void put_text(struct meaning_parser *m, const char *text, size_t size)
     tell_early(m);
 }
 
-/* ---- markers ------------------------------------------------------------------------------------------------------- */
+/* ---- markers ----------------------------------------------------------------------------------------------------- */
 
 /* Each reads a marker at its place. 1: done; 0: the place has changed, where the marker is read again. */
 
@@ -300,7 +308,9 @@ static int mark_in_text(struct meaning_parser *m, enum meaning_mark mark)
     } else if (m->is_reasoning && mark == MARK_END_THINK) {
         leave_seam(m);
         m->is_reasoning = 0;
-    } else if (mark == first && (!m->is_reasoning || (calls == MEANING_KIMI_K2 && !m->o.valid))) { /* Kimi-K2 may call without ending its thoughts */
+    } else if (mark == first &&
+               (!m->is_reasoning ||
+                (calls == MEANING_KIMI_K2 && !m->o.valid))) { /* Kimi-K2 may call without ending its thoughts */
         begin_section(m, mark);
         return 1;
     } else {
@@ -313,7 +323,8 @@ static int mark_in_text(struct meaning_parser *m, enum meaning_mark mark)
 static int mark_in_section(struct meaning_parser *m, enum meaning_mark mark)
 {
     const char *text = meaning_mark(m->o.kind.calls, mark);
-    int is_empty = !m->is_shown && m->call.text.size && m->call.text.text[0] == '<'; /* the section's own marker is still held */
+    int is_empty = !m->is_shown && m->call.text.size && m->call.text.text[0] == '<'; /* the section's own marker is
+                                                                                        still held */
     if (mark == MARK_CALL) {
         hold(m, text, strlen(text));
         m->call.head = m->call.text.size;
@@ -340,7 +351,8 @@ static int mark_in_call(struct meaning_parser *m, enum meaning_mark mark)
     int has_pairs = meaning_has_pairs(m->o.kind.calls), is_dsml = m->o.kind.calls == MEANING_DEEPSEEK_V32;
     enum meaning_place place = m->place;
     int is_thought = mark == MARK_THINK || mark == MARK_END_THINK;
-    if ((place == IN_BODY && json_scan_in_string(&call->scan)) || (is_thought && (place == IN_KEY || place == IN_VALUE))) {
+    if ((place == IN_BODY && json_scan_in_string(&call->scan)) ||
+        (is_thought && (place == IN_KEY || place == IN_VALUE))) {
         read_text(m, text, strlen(text));
         return 1;
     }
@@ -349,7 +361,8 @@ static int mark_in_call(struct meaning_parser *m, enum meaning_mark mark)
         end_call(m);
         return 1;
     }
-    int fits = (mark == MARK_SEP && place == IN_HEAD) || (mark == MARK_KEY && (place == IN_HEAD || place == BEHIND_VALUE)) ||
+    int fits = (mark == MARK_SEP && place == IN_HEAD) ||
+               (mark == MARK_KEY && (place == IN_HEAD || place == BEHIND_VALUE)) ||
                (mark == MARK_END_KEY && place == IN_KEY) || (mark == MARK_VALUE && place == BEHIND_KEY) ||
                (mark == MARK_END_VALUE && place == (is_dsml ? IN_KEY : IN_VALUE));
     int added = fits && is_dsml && mark == MARK_END_VALUE ? meaning_add_parameter(call) : 1;
@@ -372,7 +385,11 @@ static int mark_in_call(struct meaning_parser *m, enum meaning_mark mark)
         call->key = call->text.size;
     if (mark == MARK_VALUE)
         call->value = call->text.size;
-    m->place = mark == MARK_SEP ? IN_BODY : mark == MARK_KEY ? IN_KEY : mark == MARK_END_KEY ? BEHIND_KEY : mark == MARK_VALUE ? IN_VALUE : BEHIND_VALUE;
+    m->place = mark == MARK_SEP ? IN_BODY
+               : mark == MARK_KEY ? IN_KEY
+               : mark == MARK_END_KEY ? BEHIND_KEY
+               : mark == MARK_VALUE ? IN_VALUE
+               : BEHIND_VALUE;
     return 1;
 }
 
@@ -380,11 +397,13 @@ static void put_mark(struct meaning_parser *m, enum meaning_mark mark)
 {
     int done = 0;
     while (!done && !m->rc)
-        done = m->place <= IN_TEXT ? mark_in_text(m, mark) : m->place == IN_SECTION ? mark_in_section(m, mark) : mark_in_call(m, mark);
+        done = m->place <= IN_TEXT ? mark_in_text(m, mark)
+               : m->place == IN_SECTION ? mark_in_section(m, mark)
+               : mark_in_call(m, mark);
     tell_early(m);
 }
 
-/* ---- bytes --------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 /* The marker that is `text`, or MEANING_MARKS if `text` is the beginning of one; -1: it is neither. */
 static int find_mark(const struct meaning_parser *m, const char *text, size_t size)
@@ -447,7 +466,7 @@ int meaning_end(struct meaning_parser *m, void *context)
     return m->rc;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 int meaning_open(struct meaning_parser **out, const struct meaning_options *options, const struct meaning_sink *sink)
 {

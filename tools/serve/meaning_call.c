@@ -4,7 +4,7 @@
 
 #include "tools/serve/meaning_internal.h"
 
-/* ---- names --------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static void trim(const char **text, size_t *size)
 {
@@ -33,7 +33,8 @@ static void split_kimi_name(const char **name, size_t *size, long *number)
     }
 }
 
-int meaning_name(enum meaning_calls calls, const struct meaning_call *call, const char **name, size_t *size, long *number)
+int meaning_name(enum meaning_calls calls, const struct meaning_call *call, const char **name, size_t *size,
+                 long *number)
 {
     *name = call->text.text + call->head;
     *size = call->head_end - call->head;
@@ -57,10 +58,11 @@ int meaning_name(enum meaning_calls calls, const struct meaning_call *call, cons
     return *size > 0 && *size <= MEANING_NAME && vb_utf8_valid(*name, *size) == *size;
 }
 
-/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 /* What is around the JSON text belongs to the format. */
-static int is_around(enum meaning_calls calls, const char *before, size_t before_size, const char *behind, size_t behind_size)
+static int is_around(enum meaning_calls calls, const char *before, size_t before_size, const char *behind,
+                     size_t behind_size)
 {
     const char *line = calls == MEANING_DEEPSEEK_V3 ? memchr(before, '\n', before_size) : before;
     if (!line)
@@ -85,15 +87,17 @@ int meaning_arguments(enum meaning_calls calls, struct meaning_call *call, const
     *json = text + call->json;
     *size = call->json_end - call->json;
     return call->is_begun && json_scan_is_whole(&call->scan) && vb_utf8_valid(*json, *size) == *size &&
-           is_around(calls, text + call->body, call->json - call->body, text + call->json_end, call->text.size - call->json_end);
+           is_around(calls, text + call->body, call->json - call->body, text + call->json_end,
+                     call->text.size - call->json_end);
 }
 
-/* ---- values of GLM ------------------------------------------------------------------------------------------------- */
+/* ---- values of GLM ----------------------------------------------------------------------------------------------- */
 
 static const json_t *parameters_of(const json_t *tools, const char *name, size_t size)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function"), *its = json_object_get(function, "name");
+        const json_t *function = json_object_get(json_array_get(tools, i), "function"),
+                     *its = json_object_get(function, "name");
         if (json_is_string(its) && json_string_length(its) == size && !memcmp(json_string_value(its), name, size))
             return json_object_get(function, "parameters");
     }
@@ -122,7 +126,8 @@ int meaning_add_value(const json_t *tools, struct meaning_call *call)
     const char *key = call->text.text + call->key, *value = call->text.text + call->value, *json = value;
     const char *tool = "";
     long number;
-    size_t tool_size = 0, key_size = call->key_end - call->key, value_size = call->text.size - call->value, json_size = value_size;
+    size_t tool_size = 0, key_size = call->key_end - call->key, value_size = call->text.size - call->value,
+           json_size = value_size;
     trim(&key, &key_size);
     trim(&json, &json_size);
     char *name = strndup(key, key_size);
@@ -140,7 +145,7 @@ int meaning_add_value(const json_t *tools, struct meaning_call *call)
     return done;
 }
 
-/* ---- parameters of DeepSeek-V3.2 ----------------------------------------------------------------------------------- */
+/* ---- parameters of DeepSeek-V3.2 --------------------------------------------------------------------------------- */
 
 int meaning_add_parameter(struct meaning_call *call)
 {

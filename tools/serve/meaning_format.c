@@ -1,4 +1,5 @@
-/* tools/serve/meaning_format.c -- the markers of each format, and how a chat template shows which format its model writes. */
+/* tools/serve/meaning_format.c -- the markers of each format, and how a chat template shows which format its model
+ * writes. */
 #include <string.h>
 
 #include "tools/serve/meaning_internal.h"
@@ -15,10 +16,11 @@ static const char *const marks[][MEANING_MARKS] = {
     [MEANING_KIMI_K2] = {[MARK_CALLS] = "<|tool_calls_section_begin|>", [MARK_CALL] = "<|tool_call_begin|>",
                          [MARK_SEP] = "<|tool_call_argument_begin|>", [MARK_END_CALL] = "<|tool_call_end|>",
                          [MARK_END_CALLS] = "<|tool_calls_section_end|>"},
-    [MEANING_GLM] = {[MARK_CALL] = "<tool_call>", [MARK_END_CALL] = "</tool_call>", [MARK_KEY] = "<arg_key>", [MARK_END_KEY] = "</arg_key>",
-                     [MARK_VALUE] = "<arg_value>", [MARK_END_VALUE] = "</arg_value>"},
-    [MEANING_DEEPSEEK_V32] = {[MARK_CALLS] = "<" DSML "function_calls>", [MARK_CALL] = "<" DSML "invoke name=\"", [MARK_KEY] = "<" DSML "parameter name=\"",
-                              [MARK_END_VALUE] = "</" DSML "parameter>", [MARK_END_CALL] = "</" DSML "invoke>", [MARK_END_CALLS] = "</" DSML "function_calls>"},
+    [MEANING_GLM] = {[MARK_CALL] = "<tool_call>", [MARK_END_CALL] = "</tool_call>", [MARK_KEY] = "<arg_key>",
+                     [MARK_END_KEY] = "</arg_key>", [MARK_VALUE] = "<arg_value>", [MARK_END_VALUE] = "</arg_value>"},
+    [MEANING_DEEPSEEK_V32] = {[MARK_CALLS] = "<" DSML "function_calls>", [MARK_CALL] = "<" DSML "invoke name=\"",
+                              [MARK_KEY] = "<" DSML "parameter name=\"", [MARK_END_VALUE] = "</" DSML "parameter>",
+                              [MARK_END_CALL] = "</" DSML "invoke>", [MARK_END_CALLS] = "</" DSML "function_calls>"},
 };
 
 const char *meaning_mark(enum meaning_calls calls, enum meaning_mark mark)

@@ -3,8 +3,31 @@
 
 #include "tools/serve/meaning_internal.h"
 
-enum { AT_VALUE, AT_FIRST_KEY, AT_KEY, AT_FIRST_ITEM, AT_COLON, BEHIND_ITEM, IN_STRING, IN_ESCAPE, IN_HEX1, IN_HEX2, IN_HEX3, IN_HEX4,
-       BEHIND_MINUS, BEHIND_ZERO, IN_DIGITS, BEHIND_POINT, IN_FRACTION, BEHIND_E, BEHIND_SIGN, IN_EXPONENT, IN_LITERAL, AT_END, IS_BAD };
+enum {
+    AT_VALUE,
+    AT_FIRST_KEY,
+    AT_KEY,
+    AT_FIRST_ITEM,
+    AT_COLON,
+    BEHIND_ITEM,
+    IN_STRING,
+    IN_ESCAPE,
+    IN_HEX1,
+    IN_HEX2,
+    IN_HEX3,
+    IN_HEX4,
+    BEHIND_MINUS,
+    BEHIND_ZERO,
+    IN_DIGITS,
+    BEHIND_POINT,
+    IN_FRACTION,
+    BEHIND_E,
+    BEHIND_SIGN,
+    IN_EXPONENT,
+    IN_LITERAL,
+    AT_END,
+    IS_BAD
+};
 
 static const char literals[] = "true\0false\0null";
 
@@ -37,8 +60,12 @@ static int begin_value(struct json_scan *s, char c)
         return IN_LITERAL;
     }
     s->is_key = 0;
-    return c == '{' || c == '[' ? open_bracket(s, c == '{') : c == '"' ? IN_STRING : c == '-' ? BEHIND_MINUS : c == '0' ? BEHIND_ZERO :
-           is_digit(c) ? IN_DIGITS : IS_BAD;
+    return c == '{' || c == '[' ? open_bracket(s, c == '{')
+           : c == '"' ? IN_STRING
+           : c == '-' ? BEHIND_MINUS
+           : c == '0' ? BEHIND_ZERO
+           : is_digit(c) ? IN_DIGITS
+           : IS_BAD;
 }
 
 static int begin_key(struct json_scan *s, char c)
@@ -51,7 +78,10 @@ static int in_string(struct json_scan *s, char c)
 {
     switch (s->place) {
     case IN_STRING:
-        return c == '"' ? (s->is_key ? AT_COLON : behind_value(s)) : c == '\\' ? IN_ESCAPE : (unsigned char)c < 0x20 ? IS_BAD : IN_STRING;
+        return c == '"' ? (s->is_key ? AT_COLON : behind_value(s))
+               : c == '\\' ? IN_ESCAPE
+               : (unsigned char)c < 0x20 ? IS_BAD
+               : IN_STRING;
     case IN_ESCAPE: return c == 'u' ? IN_HEX1 : c && strchr("\"\\/bfnrt", c) ? IN_STRING : IS_BAD;
     case IN_HEX4: return is_hex(c) ? IN_STRING : IS_BAD;
     default: return is_hex(c) ? s->place + 1 : IS_BAD;
@@ -111,7 +141,8 @@ int json_scan_in_string(const struct json_scan *s) { return s->place >= IN_STRIN
 
 int json_scan_is_whole(const struct json_scan *s)
 {
-    return s->place == AT_END || (!s->depth && (s->place == BEHIND_ZERO || s->place == IN_DIGITS || s->place == IN_FRACTION || s->place == IN_EXPONENT));
+    return s->place == AT_END || (!s->depth && (s->place == BEHIND_ZERO || s->place == IN_DIGITS ||
+                                                s->place == IN_FRACTION || s->place == IN_EXPONENT));
 }
 
 int json_scan_is_bad(uint32_t place) { return place == IS_BAD; }

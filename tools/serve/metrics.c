@@ -8,17 +8,21 @@
 
 #define MOST_BOUNDS 20
 
-static const double first_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-static const double between_bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5};
-static const double request_bounds[] = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240};
+static const double first_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5,
+                                      10, 20, 40, 80};
+static const double between_bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+                                        0.4, 0.5, 0.75, 1, 2.5};
+static const double request_bounds[] = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60,
+                                        120, 240};
 static const struct {
     const char *name, *help;
     const double *bounds;
     int count;
 } times[METRICS_TIMES] = {
-    {"time_to_first_token_seconds", "Seconds from a request to its first token.", first_bounds, sizeof first_bounds / sizeof *first_bounds},
-    {"inter_token_latency_seconds", "Seconds between the tokens of a sequence; those of one pass share its time.", between_bounds,
-     sizeof between_bounds / sizeof *between_bounds},
+    {"time_to_first_token_seconds", "Seconds from a request to its first token.", first_bounds,
+     sizeof first_bounds / sizeof *first_bounds},
+    {"inter_token_latency_seconds", "Seconds between the tokens of a sequence; those of one pass share its time.",
+     between_bounds, sizeof between_bounds / sizeof *between_bounds},
     {"e2e_request_latency_seconds", "Seconds from a request to the end of its answer.", request_bounds,
      sizeof request_bounds / sizeof *request_bounds}};
 
@@ -33,7 +37,8 @@ struct histogram {
 struct metrics {
     pthread_mutex_t lock;
     struct histogram time[METRICS_TIMES];
-    unsigned long long prompt_tokens, generation_tokens, drafts, draft_tokens, accepted, accepted_at[VB_MAX_DRAFT], cached;
+    unsigned long long prompt_tokens, generation_tokens, drafts, draft_tokens, accepted, accepted_at[VB_MAX_DRAFT],
+        cached;
     unsigned long long ended[NUM_REASONS];
     vb_batch_state state;
     size_t unfinished; /* sequences that run or wait */
@@ -96,7 +101,7 @@ void metrics_state(struct metrics *m, const vb_batch_state *state)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* ---- printing ------------------------------------------------------------------------------------------------------ */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 struct metrics_page {
     struct serve_writer *w;
@@ -150,10 +155,14 @@ static void put_histogram(const struct metrics_page *p, const struct metrics *m,
 static void put_drafts(const struct metrics_page *p, const struct metrics *m)
 {
     char more[48];
-    put_one(p, "spec_decode_num_drafts_total", "counter", "Drafts (of one token or more) that were verified.", (double)m->drafts);
-    put_one(p, "spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were verified.", (double)m->draft_tokens);
-    put_one(p, "spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were accepted.", (double)m->accepted);
-    head(p, "spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted drafted tokens, by their depth in the draft.");
+    put_one(p, "spec_decode_num_drafts_total", "counter", "Drafts (of one token or more) that were verified.",
+            (double)m->drafts);
+    put_one(p, "spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were verified.",
+            (double)m->draft_tokens);
+    put_one(p, "spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were accepted.",
+            (double)m->accepted);
+    head(p, "spec_decode_num_accepted_tokens_per_pos_total", "counter",
+         "Accepted drafted tokens, by their depth in the draft.");
     for (int k = 0; k < VB_MAX_DRAFT; k++) {
         snprintf(more, sizeof more, ",position=\"%d\"", k);
         label(p, "spec_decode_num_accepted_tokens_per_pos_total", more);
@@ -177,8 +186,10 @@ void metrics_print(struct metrics *m, struct serve_writer *w, const char *prefix
     for (int i = 0; i < METRICS_TIMES; i++)
         put_histogram(p, m, i);
     put_drafts(p, m);
-    put_one(p, "prefix_cache_hits_total", "counter", "Tokens of prompts whose rows were in the KV cache.", (double)m->cached);
-    put_one(p, "num_preemptions_total", "counter", "Sequences that gave their rows back for a while.", (double)s->preemptions);
+    put_one(p, "prefix_cache_hits_total", "counter", "Tokens of prompts whose rows were in the KV cache.",
+            (double)m->cached);
+    put_one(p, "num_preemptions_total", "counter", "Sequences that gave their rows back for a while.",
+            (double)s->preemptions);
     head(p, "request_success_total", "counter", "Sequences that ended, by reason.");
     for (size_t i = 0; i < NUM_REASONS; i++) {
         snprintf(more, sizeof more, ",finished_reason=\"%s\"", reasons[i]);

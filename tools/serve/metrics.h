@@ -15,10 +15,12 @@ void metrics_close(struct metrics *m);
 enum metrics_time { METRICS_FIRST_TOKEN, METRICS_BETWEEN_TOKENS, METRICS_REQUEST, METRICS_TIMES };
 void metrics_time(struct metrics *m, enum metrics_time which, double seconds);
 void metrics_submitted(struct metrics *m, size_t sequences);
-/* Records that a sequence has ended. prompt: number of its prompt tokens. reason: "stop", "length", "abort" or "error". */
+/* Records that a sequence has ended. prompt: number of its prompt tokens. reason: "stop", "length", "abort" or
+ * "error". */
 void metrics_sequence(struct metrics *m, size_t prompt, const vb_result *result, const char *reason);
 void metrics_state(struct metrics *m, const vb_batch_state *state);
-/* Prints all metrics. `prefix` is put before each name, such as "verbatim:". model: the value of the label model_name. */
+/* Prints all metrics. `prefix` is put before each name, such as "verbatim:". model: the value of the label
+ * model_name. */
 void metrics_print(struct metrics *m, struct serve_writer *w, const char *prefix, const char *model);
 
 #endif

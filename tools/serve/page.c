@@ -1,8 +1,8 @@
 /* tools/serve/page.c -- the page at /, and the headers that say what it may do.
  *
- * page.html has the style, and ends where the script begins; the script consists of the files page*.js. A browser gets all of it as one
- * file. The header Content-Security-Policy contains the hashes of the style and of the script: a browser runs this script and nothing
- * else, and the script can reach this server alone. */
+ * page.html has the style, and ends where the script begins; the script consists of the files page*.js. A browser gets
+ * all of it as one file. The header Content-Security-Policy contains the hashes of the style and of the script: a
+ * browser runs this script and nothing else, and the script can reach this server alone. */
 #ifdef HAVE_MICROHTTPD
 #include "tools/serve/page.h"
 
@@ -44,7 +44,10 @@ static void digest_between(const char *begin, const char *end, char out[DIGEST_B
     digest_of(from, (size_t)(strstr(from, end) - from), out);
 }
 
-static int add(struct MHD_Response *r, const char *name, const char *value) { return MHD_add_response_header(r, name, value) == MHD_YES; }
+static int add(struct MHD_Response *r, const char *name, const char *value)
+{
+    return MHD_add_response_header(r, name, value) == MHD_YES;
+}
 
 struct MHD_Response *page_response(struct MHD_Connection *connection, int *status)
 {
@@ -53,11 +56,15 @@ struct MHD_Response *page_response(struct MHD_Connection *connection, int *statu
     digest_between("<style>", "</style>", style);
     digest_between("<script>", "</script>", script);
     snprintf(tag, sizeof tag, "\"%s\"", page);
-    snprintf(policy, sizeof policy, "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; connect-src 'self'; img-src data:; "
-             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'", script, style);
+    snprintf(policy, sizeof policy,
+             "default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; connect-src 'self'; img-src data:; "
+             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+             "trusted-types 'none'",
+             script, style);
     const char *known = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "If-None-Match");
     int is_known = known && strstr(known, tag);
-    struct MHD_Response *r = MHD_create_response_from_buffer(is_known ? 0 : strlen(serve_page), (void *)(uintptr_t)serve_page, MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *r = MHD_create_response_from_buffer(is_known ? 0 : strlen(serve_page),
+                                                             (void *)(uintptr_t)serve_page, MHD_RESPMEM_PERSISTENT);
     *status = is_known ? 304 : 200;
     if (r && add(r, "Content-Security-Policy", policy) && add(r, "ETag", tag) && add(r, "Cache-Control", "no-cache") &&
         add(r, "Referrer-Policy", "no-referrer") && add(r, "Cross-Origin-Opener-Policy", "same-origin"))

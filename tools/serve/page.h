@@ -4,8 +4,8 @@
 
 #include <microhttpd.h>
 
-/* Returns the response to GET /, with all headers that only the page has, and sets *status: 200, or 304 if the browser has the same
- * page already. Returns NULL if memory is missing. */
+/* Returns the response to GET /, with all headers that only the page has, and sets *status: 200, or 304 if the browser
+ * has the same page already. Returns NULL if memory is missing. */
 struct MHD_Response *page_response(struct MHD_Connection *connection, int *status);
 
 #endif

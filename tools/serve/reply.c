@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- errors -------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static const char *type_of(const struct failure *f)
 {
@@ -49,12 +49,15 @@ const struct serve_choice *reply_failed(const struct serve_job *job)
     return NULL;
 }
 
-/* ---- parts of an answer -------------------------------------------------------------------------------------------- */
+/* ---- parts of an answer ------------------------------------------------------------------------------------------ */
 
 static void put_head(struct serve_writer *w, const struct serve_job *job, int chunk)
 {
-    const char *object = job->api == API_COMPLETIONS ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion";
-    writer_format(w, "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", job->id, object, job->created);
+    const char *object = job->api == API_COMPLETIONS ? "text_completion"
+                         : chunk ? "chat.completion.chunk"
+                         : "chat.completion";
+    writer_format(w, "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", job->id, object,
+                  job->created);
     writer_string(w, job->server->name, strlen(job->server->name));
     writer_put(w, ", \"system_fingerprint\": ");
     writer_string(w, job->server->fingerprint, strlen(job->server->fingerprint));
@@ -68,25 +71,33 @@ static void put_usage(struct serve_writer *w, const struct serve_job *job)
         cached += job->choices[i].first == &job->choices[i] ? job->choices[i].result.cached_tokens : 0;
     }
     writer_format(w, ", \"usage\": {\"prompt_tokens\": %zu, \"completion_tokens\": %zu, \"total_tokens\": %zu, "
-                  "\"prompt_tokens_details\": {\"cached_tokens\": %zu}}", job->prompt_tokens, said, job->prompt_tokens + said, cached);
+                  "\"prompt_tokens_details\": {\"cached_tokens\": "
+                  "%zu}}", job->prompt_tokens, said, job->prompt_tokens + said, cached);
 }
 
 static void put_result(struct serve_writer *w, const struct serve_choice *choice)
 {
     const vb_result *r = &choice->result;
-    writer_format(w, "{\"fingerprint\": \"%016" PRIx64 "\", \"seed\": %" PRIu64 ", \"drafted\": %zu, \"accepted\": %zu, \"cached_tokens\": %zu, "
-                  "\"preemptions\": %zu, \"passes\": %zu", r->fingerprint, choice->sampling.seed, r->drafted, r->accepted, r->cached_tokens,
-                  r->preemptions, r->forwards);
+    writer_format(w,
+                  "{\"fingerprint\": \"%016" PRIx64 "\", \"seed\": %" PRIu64
+                  ", \"drafted\": %zu, \"accepted\": %zu, \"cached_tokens\": %zu, "
+                  "\"preemptions\": %zu, \"passes\": "
+                  "%zu",
+                  r->fingerprint, choice->sampling.seed, r->drafted, r->accepted, r->cached_tokens, r->preemptions,
+                  r->forwards);
 }
 
 static const char *finish_of(const struct serve_choice *choice, const struct serve_cursor *at)
 {
     int has_calls = at->parser && meaning_calls(at->parser) && !meaning_is_cut(at->parser);
-    return choice->result.finish == VB_FINISH_STOP ? (has_calls ? "tool_calls" : "stop") : choice->result.finish == VB_FINISH_LENGTH ? "length" : "abort";
+    return choice->result.finish == VB_FINISH_STOP ? (has_calls ? "tool_calls" : "stop")
+           : choice->result.finish == VB_FINISH_LENGTH ? "length"
+           : "abort";
 }
 
 /* vLLM's stop_reason: the stop string, or the id of stop_token_ids that ended the answer. */
-static void put_finish(struct serve_writer *w, const struct serve_choice *choice, const struct serve_cursor *at, int final)
+static void put_finish(struct serve_writer *w, const struct serve_choice *choice, const struct serve_cursor *at,
+                       int final)
 {
     const struct serve_job *job = choice->job;
     const vb_result *r = &choice->result;
@@ -133,10 +144,11 @@ static void put_ids(struct serve_writer *w, const char *name, const int32_t *ids
     writer_put(w, "]");
 }
 
-/* ---- texts --------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* The text from the cursor on, as far as it is safe, in whole characters. */
-static void take_text(struct serve_writer *out, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final)
+static void take_text(struct serve_writer *out, struct serve_choice *choice, struct serve_cursor *at, size_t to,
+                      int final)
 {
     size_t end = final ? choice->result.text_bytes : to ? choice->said[to - 1].safe : 0;
     end = end < choice->text_size ? end : choice->text_size;
@@ -175,9 +187,10 @@ static void put_prompt_text(struct serve_writer *out, const struct serve_choice 
     writer_bytes(out, text, vb_utf8_finish(&stream, text));
 }
 
-/* ---- choices ------------------------------------------------------------------------------------------------------- */
+/* ---- choices ----------------------------------------------------------------------------------------------------- */
 
-static void put_extras(struct serve_writer *w, struct serve_choice *choice, size_t from, size_t to, int begins, int final, int whole)
+static void put_extras(struct serve_writer *w, struct serve_choice *choice, size_t from, size_t to, int begins,
+                       int final, int whole)
 {
     const struct serve_job *job = choice->job;
     if (job->return_tokens && begins)
@@ -201,8 +214,8 @@ static void put_extras(struct serve_writer *w, struct serve_choice *choice, size
 }
 
 /* The end of a choice's object, after its text and log-probabilities up to token `to`. Closes `text`. */
-static void end_choice(struct serve_writer *w, struct serve_writer *text, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final,
-                       int whole)
+static void end_choice(struct serve_writer *w, struct serve_writer *text, struct serve_choice *choice,
+                       struct serve_cursor *at, size_t to, int final, int whole)
 {
     put_finish(w, choice, at, final);
     put_extras(w, choice, at->tokens, to, !at->begun, final, whole);
@@ -213,7 +226,8 @@ static void end_choice(struct serve_writer *w, struct serve_writer *text, struct
     at->begun = 1;
 }
 
-static void put_completion(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final, int whole)
+static void put_completion(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to,
+                           int final, int whole)
 {
     struct serve_writer text = {0};
     const struct serve_job *job = choice->job;
@@ -231,7 +245,8 @@ static void put_completion(struct serve_writer *w, struct serve_choice *choice, 
     end_choice(w, &text, choice, at, to, final, whole);
 }
 
-static void put_message(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final, int whole)
+static void put_message(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to,
+                        int final, int whole)
 {
     struct serve_writer text = {0};
     const struct serve_job *job = choice->job;
@@ -249,7 +264,8 @@ static void put_message(struct serve_writer *w, struct serve_choice *choice, str
     end_choice(w, &text, choice, at, to, final, whole);
 }
 
-static void put_choice(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final, int whole)
+static void put_choice(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to,
+                       int final, int whole)
 {
     if (choice->job->api == API_CHAT)
         put_message(w, choice, at, to, final, whole);
@@ -257,7 +273,7 @@ static void put_choice(struct serve_writer *w, struct serve_choice *choice, stru
         put_completion(w, choice, at, to, final, whole);
 }
 
-/* ---- a whole answer ------------------------------------------------------------------------------------------------ */
+/* ---- a whole answer ---------------------------------------------------------------------------------------------- */
 
 /* Sums over the choices; the fingerprint and the seed are those of the first. */
 static void put_verbatim(struct serve_writer *w, const struct serve_job *job)
@@ -295,7 +311,7 @@ void reply_whole(struct serve_writer *w, struct serve_job *job)
     writer_put(w, "}\n");
 }
 
-/* ---- a stream ------------------------------------------------------------------------------------------------------ */
+/* ---- a stream ---------------------------------------------------------------------------------------------------- */
 
 static void put_event(struct serve_writer *w, struct serve_choice *choice, size_t to, int final)
 {
@@ -337,7 +353,8 @@ static const struct serve_choice *failed_of(const struct serve_choice *choice)
 {
     if (choice->over && choice->error.code)
         return choice;
-    return !choice->sent.begun && job_wants_prompt_rows(choice->job) && choice->first->error.code ? choice->first : NULL;
+    return !choice->sent.begun && job_wants_prompt_rows(choice->job) && choice->first->error.code ? choice->first
+                                                                                                  : NULL;
 }
 
 static void choice_events(struct serve_writer *w, struct serve_choice *choice, size_t most)

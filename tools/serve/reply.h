@@ -15,8 +15,8 @@ void reply_whole(struct serve_writer *w, struct serve_job *job);
 /* Returns the first choice that failed, or NULL if none has. */
 const struct serve_choice *reply_failed(const struct serve_job *job);
 
-/* Writes events for all tokens that are published and not sent yet, one event for each pass of a sequence. No event is begun when w
- * already has `most` bytes. Sets *end to 1 if the last event of the stream was written, else to 0. */
+/* Writes events for all tokens that are published and not sent yet, one event for each pass of a sequence. No event is
+ * begun when w already has `most` bytes. Sets *end to 1 if the last event of the stream was written, else to 0. */
 void reply_events(struct serve_writer *w, struct serve_job *job, size_t most, int *end);
 
 #endif

@@ -34,9 +34,10 @@ static int same_name(const struct server *s, int32_t a, int32_t b)
     return x && y && size_a == size_b && !memcmp(x, y, size_a);
 }
 
-/* ---- completions --------------------------------------------------------------------------------------------------- */
+/* ---- completions ------------------------------------------------------------------------------------------------- */
 
-static void put_entry(struct serve_writer *w, const struct server *s, int32_t token, double logprob, int is_renamed, int *count)
+static void put_entry(struct serve_writer *w, const struct server *s, int32_t token, double logprob, int is_renamed,
+                      int *count)
 {
     writer_put(w, (*count)++ ? ", " : "");
     if (is_renamed)
@@ -47,10 +48,13 @@ static void put_entry(struct serve_writer *w, const struct server *s, int32_t to
     writer_number(w, logprob);
 }
 
-/* The likeliest `top` and the token itself, which keeps its name; another one with the same name has its id for a key. */
-static void put_top(struct serve_writer *w, const struct server *s, const struct serve_rows *rows, size_t i, int32_t token, int32_t top, int32_t kept)
+/* The likeliest `top` and the token itself, which keeps its name; another one with the same name has its id for a
+ * key. */
+static void put_top(struct serve_writer *w, const struct server *s, const struct serve_rows *rows, size_t i,
+                    int32_t token, int32_t top, int32_t kept)
 {
-    const int32_t *best = kept ? rows->top_token + i * (size_t)kept : NULL; /* without a list there is no memory for one */
+    const int32_t *best = kept ? rows->top_token + i * (size_t)kept : NULL; /* without a list there is no memory for
+                                                                               one */
     int count = 0, is_there = 0;
     writer_put(w, "{");
     for (int32_t k = 0; k < top; k++) {
@@ -72,7 +76,8 @@ struct logprob_walk {
 };
 struct logprob_entry {
     int32_t token;
-    const struct serve_rows *rows; /* NULL: the prompt's first token, or a row of a sequence that was cancelled before it */
+    const struct serve_rows *rows; /* NULL: the prompt's first token, or a row of a sequence that was cancelled before
+                                      it */
     size_t row;
 };
 
@@ -105,7 +110,8 @@ static void put_offsets(struct serve_writer *w, const struct logprob_walk *walk,
     }
 }
 
-void reply_completion_logprobs(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int echo)
+void reply_completion_logprobs(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to,
+                               int echo)
 {
     const struct server *s = choice->job->server;
     struct logprob_walk walk = {choice, echo ? choice->prompt->count : 0, at->tokens, to};
@@ -140,7 +146,7 @@ void reply_completion_logprobs(struct serve_writer *w, struct serve_choice *choi
     writer_put(w, "]}");
 }
 
-/* ---- chats --------------------------------------------------------------------------------------------------------- */
+/* ---- chats ------------------------------------------------------------------------------------------------------- */
 
 static void put_chat_token(struct serve_writer *w, const struct server *s, int32_t token, double logprob)
 {
@@ -178,9 +184,10 @@ void reply_chat_logprobs(struct serve_writer *w, const struct serve_choice *choi
     writer_put(w, "], \"refusal\": null}");
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
-static void put_ranked(struct serve_writer *w, const struct server *s, int32_t token, double logprob, int32_t rank, int is_first)
+static void put_ranked(struct serve_writer *w, const struct server *s, int32_t token, double logprob, int32_t rank,
+                       int is_first)
 {
     writer_format(w, "%s\"%d\": {\"logprob\": ", is_first ? "" : ", ", token);
     writer_number(w, logprob);

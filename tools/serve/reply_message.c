@@ -3,7 +3,8 @@
 
 #include "tools/serve/reply_internal.h"
 
-/* What one piece of the text means. Of the calls all is written but the last one's arguments, while `in_call` is nonzero. */
+/* What one piece of the text means. Of the calls all is written but the last one's arguments, while `in_call` is
+ * nonzero. */
 struct message_parts {
     struct serve_writer reasoning, content, calls, arguments;
     int whole, in_call;
@@ -94,8 +95,8 @@ static void put_parts(struct serve_writer *w, const struct message_parts *p)
     }
 }
 
-void reply_message(struct serve_writer *w, const struct serve_choice *choice, struct serve_cursor *at, const char *text, size_t size, int final,
-                   int whole)
+void reply_message(struct serve_writer *w, const struct serve_choice *choice, struct serve_cursor *at, const char *text,
+                   size_t size, int final, int whole)
 {
     struct message_parts p = {.whole = whole};
     int rc = open_parser(choice, at);

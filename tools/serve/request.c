@@ -11,11 +11,16 @@
 #include "tools/serve/json_memory.h"
 #include "tools/serve/request_internal.h"
 
-/* ---- parsing ------------------------------------------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
-static int in_word(char ch) { return ch == '-' || ch == '+' || ch == '.' || (ch >= '0' && ch <= '9') || (ch >= 'A' && ch <= 'Z') || (ch >= 'a' && ch <= 'z'); }
+static int in_word(char ch)
+{
+    return ch == '-' || ch == '+' || ch == '.' || (ch >= '0' && ch <= '9') || (ch >= 'A' && ch <= 'Z') ||
+           (ch >= 'a' && ch <= 'z');
+}
 
-/* Brackets, commas and colons outside of strings: no fewer than the values and keys. Words: numbers, true, false and null. */
+/* Brackets, commas and colons outside of strings: no fewer than the values and keys. Words: numbers, true, false and
+ * null. */
 static int measure(const char *text, size_t size, struct failure *f)
 {
     size_t values = 0, depth = 0, deepest = 0, word = 0, longest = 0;
@@ -52,7 +57,8 @@ int request_parse(const char *text, size_t size, json_t **body, struct failure *
         return f->status;
     *body = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!*body)
-        return fail_with(f, 400, NULL, "", "the body is not JSON: line %d, column %d: %s", why.line, why.column, why.text);
+        return fail_with(f, 400, NULL, "", "the body is not JSON: line %d, column %d: %s", why.line, why.column,
+                         why.text);
     if (json_is_object(*body))
         return 0;
     json_decref(*body);
@@ -91,10 +97,11 @@ int request_model(const struct server *s, const json_t *body, struct failure *f)
         return request_wrong(f, "model", value, "a string");
     if (!value || !strcmp(json_string_value(value), s->name))
         return 0;
-    return fail_with(f, 404, "model_not_found", "model", "there is no model %.128s here; this server has %.128s", json_string_value(value), s->name);
+    return fail_with(f, 404, "model_not_found", "model", "there is no model %.128s here; this server has %.128s",
+                     json_string_value(value), s->name);
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 enum field_kind { FIELD_REAL, FIELD_WHOLE, FIELD_SIZE, FIELD_FLAG };
 #define IN_BOTH 3
@@ -141,7 +148,8 @@ static int read_field(const struct request_field *field, struct serve_job *job, 
         return 0;
     double x = json_number_value(value);
     int is_whole = field->kind != FIELD_REAL;
-    snprintf(wanted, sizeof wanted, "%s from %.10g to %.10g", is_whole ? "an integer" : "a number", field->least, field->most);
+    snprintf(wanted, sizeof wanted, "%s from %.10g to %.10g", is_whole ? "an integer" : "a number", field->least,
+             field->most);
     if (!(is_whole ? json_is_integer(value) : json_is_number(value)) || !(x >= field->least && x <= field->most))
         return request_wrong(f, field->name, value, wanted);
     if (field->kind == FIELD_REAL)
@@ -178,16 +186,18 @@ static int read_seed(struct serve_job *job, const json_t *body, struct failure *
     return 0;
 }
 
-/* ---- stops and biases ---------------------------------------------------------------------------------------------- */
+/* ---- stops and biases -------------------------------------------------------------------------------------------- */
 
 static int add_stop(struct serve_job *job, const json_t *value, struct failure *f)
 {
-    if (!json_is_string(value) || !json_string_length(value) || strlen(json_string_value(value)) != json_string_length(value))
+    if (!json_is_string(value) || !json_string_length(value) ||
+        strlen(json_string_value(value)) != json_string_length(value))
         return request_wrong(f, "stop", value, "a string that is not empty, or an array of such");
     if (job->num_stops == SERVE_MOST_STOPS)
         return fail_with(f, 400, NULL, "stop", "stop holds more than %d strings", SERVE_MOST_STOPS);
     if (json_string_length(value) > 4096)
-        return fail_with(f, 400, NULL, "stop", "a string of stop has %zu bytes, wanted at most 4096", json_string_length(value));
+        return fail_with(f, 400, NULL, "stop", "a string of stop has %zu bytes, wanted at most 4096",
+                         json_string_length(value));
     job->stop[job->num_stops] = strdup(json_string_value(value));
     if (!job->stop[job->num_stops])
         return fail_with(f, 500, NULL, "stop", "no memory for stop strings");
@@ -217,7 +227,8 @@ static int read_stop_tokens(struct serve_job *job, const json_t *body, struct fa
     if (!value || (json_is_array(value) && !json_array_size(value)))
         return 0;
     if (json_array_size(value) > 64)
-        return fail_with(f, 400, NULL, "stop_token_ids", "stop_token_ids holds %zu ids, wanted at most 64", json_array_size(value));
+        return fail_with(f, 400, NULL, "stop_token_ids", "stop_token_ids holds %zu ids, wanted at most 64",
+                         json_array_size(value));
     if (request_ids(job->server, "stop_token_ids", value, &ids, f))
         return f->status;
     job->stop_tokens = ids.tokens;
@@ -244,7 +255,8 @@ static int read_bias(struct serve_job *job, const json_t *body, struct failure *
         long id = strtol(key, &end, 10);
         double x = json_number_value(number);
         if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || id >= job->server->vocabulary)
-            return fail_with(f, 400, NULL, "logit_bias", "logit_bias has the key %.32s, wanted a token id below %d", key, job->server->vocabulary);
+            return fail_with(f, 400, NULL, "logit_bias", "logit_bias has the key %.32s, wanted a token id below %d",
+                             key, job->server->vocabulary);
         if (!json_is_number(number) || !(x >= -100.0 && x <= 100.0))
             return request_wrong(f, "logit_bias", number, "numbers from -100 to 100");
         job->bias_tokens[job->sampling.bias_count] = (int32_t)id;
@@ -255,7 +267,7 @@ static int read_bias(struct serve_job *job, const json_t *body, struct failure *
     return 0;
 }
 
-/* ---- the rest ------------------------------------------------------------------------------------------------------ */
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
 static int read_stream_options(struct serve_job *job, const json_t *body, struct failure *f)
 {
@@ -291,7 +303,8 @@ static int method_fits(const struct serve_job *job, const vb_draft_method *m, st
     if (m->needs_modules && !vb_mtp_modules(s->c->model))
         return fail_with(f, 400, NULL, "draft", "draft is %s, and the model has no MTP modules", m->name);
     if ((m->needs_model && !s->drafting.model) || (m->needs_head && !s->drafting.head))
-        return fail_with(f, 400, NULL, "draft", "draft is %s, and the server was started without its --draft-model", m->name);
+        return fail_with(f, 400, NULL, "draft", "draft is %s, and the server was started without its --draft-model",
+                         m->name);
     return 0;
 }
 
@@ -332,12 +345,15 @@ static int read_draft(struct serve_job *job, const json_t *body, struct failure 
     if (!is_auto && (!json_is_integer(tokens) || K < 0 || K > VB_MAX_DRAFT))
         return request_wrong(f, "draft_tokens", tokens, "\"auto\" or an integer from 0 to 15");
     if (is_auto && server_drafts_lead(job->server))
-        return fail_with(f, 400, NULL, "draft_tokens", "draft_tokens is \"auto\", and with --acceptance %s the answer would depend on the server's speed",
+        return fail_with(f, 400, NULL, "draft_tokens",
+                         "draft_tokens is \"auto\", and with --acceptance %s the answer would depend on the server's "
+                         "speed",
                          cli_acceptance(job->server->c));
     job->drafting.automatic = is_auto;
     job->drafting.tokens = is_auto ? 0 : K ? (int32_t)K : -1;
     if (job->drafting.tree.nodes && job->drafting.tree.nodes < job->drafting.tokens)
-        return fail_with(f, 400, NULL, "draft_tokens", "draft_tokens is %d, and --draft-nodes is %d", (int)K, job->drafting.tree.nodes);
+        return fail_with(f, 400, NULL, "draft_tokens", "draft_tokens is %d, and --draft-nodes is %d", (int)K,
+                         job->drafting.tree.nodes);
     return 0;
 }
 
@@ -374,7 +390,8 @@ static int read_prompts(struct serve_job *job, const json_t *body, struct failur
     if (!value)
         return fail_with(f, 400, NULL, "prompt", "prompt is missing");
     if (count * (size_t)job->n > SERVE_MOST_SEQUENCES)
-        return fail_with(f, 400, NULL, "prompt", "%zu prompts and n = %d are more than %d sequences", count, job->n, SERVE_MOST_SEQUENCES);
+        return fail_with(f, 400, NULL, "prompt", "%zu prompts and n = %d are more than %d sequences", count, job->n,
+                         SERVE_MOST_SEQUENCES);
     job->prompts = calloc(count, sizeof *job->prompts);
     if (!job->prompts)
         return fail_with(f, 500, NULL, "prompt", "no memory for %zu prompts", count);
@@ -401,7 +418,8 @@ static int check_lengths(struct serve_job *job, struct failure *f)
     for (size_t i = 0; i < job->num_prompts; i++) {
         size_t count = job->prompts[i].count;
         if (count + !may_fill > context)
-            return fail_with(f, 400, "context_length_exceeded", field, "the prompt has %zu tokens, and the context holds %zu with the answer", count, context);
+            return fail_with(f, 400, "context_length_exceeded", field,
+                             "the prompt has %zu tokens, and the context holds %zu with the answer", count, context);
         job->prompt_tokens += count;
     }
     if (job->api == API_CHAT && !job->has_max_tokens)
@@ -423,11 +441,13 @@ static int make_id(struct serve_job *job, struct failure *f)
 
 static int read_all(struct serve_job *job, const json_t *body, struct failure *f)
 {
-    if (request_model(job->server, body, f) || request_refuse(body, f) || read_fields(job, body, f) || read_seed(job, body, f) ||
-        read_stops(job, body, f) || read_stop_tokens(job, body, f) || read_bias(job, body, f) || read_stream_options(job, body, f) ||
-        request_format(job, body, f) || read_draft(job, body, f) || make_id(job, f))
+    if (request_model(job->server, body, f) || request_refuse(body, f) || read_fields(job, body, f) ||
+        read_seed(job, body, f) || read_stops(job, body, f) || read_stop_tokens(job, body, f) ||
+        read_bias(job, body, f) || read_stream_options(job, body, f) || request_format(job, body, f) ||
+        read_draft(job, body, f) || make_id(job, f))
         return f->status;
-    if (job->api == API_CHAT && (read_chat_logprobs(job, body, f) || read_conversation(job, body, f) || request_tools(job, body, f)))
+    if (job->api == API_CHAT &&
+        (read_chat_logprobs(job, body, f) || read_conversation(job, body, f) || request_tools(job, body, f)))
         return f->status;
     if (job->api == API_COMPLETIONS && read_prompts(job, body, f))
         return f->status;

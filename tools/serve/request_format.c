@@ -5,7 +5,8 @@
 
 static const char field[] = "response_format";
 
-/* json_schema: {"name", "schema", "strict", "description"}; strict changes nothing, since the mask holds in any case. */
+/* json_schema: {"name", "schema", "strict", "description"}; strict changes nothing, since the mask holds in any
+ * case. */
 static int find_schema(const json_t *format, const json_t **schema, struct failure *f)
 {
     const json_t *given = request_member(format, "json_schema"), *name = request_member(given, "name");
@@ -37,7 +38,8 @@ static int read_type(const json_t *body, int *wanted, const json_t **schema, str
     if (!strcmp(type, "json_schema"))
         return find_schema(format, schema, f);
     if (strcmp(type, "json_object") != 0)
-        return fail_with(f, 400, "unsupported_parameter", field, "response_format %.48s is not supported by this server; text, json_object and json_schema are",
+        return fail_with(f, 400, "unsupported_parameter", field,
+                         "response_format %.48s is not supported by this server; text, json_object and json_schema are",
                          type);
     if (request_member(format, "schema") || request_member(format, "json_schema"))
         return fail_with(f, 400, NULL, field, "response_format json_object has no schema; json_schema has one");
@@ -52,11 +54,14 @@ int request_format(struct serve_job *job, const json_t *body, struct failure *f)
     if (read_type(body, &wanted, &schema, f) || !wanted)
         return f->status;
     if (!job->server->pieces)
-        return fail_with(f, 400, "unsupported_parameter", field, "response_format wants a model with a tokenizer and end tokens");
+        return fail_with(f, 400, "unsupported_parameter", field,
+                         "response_format wants a model with a tokenizer and end tokens");
     if (job->ignore_eos)
-        return fail_with(f, 400, NULL, "ignore_eos", "ignore_eos cannot be combined with response_format, whose values end with an end token");
+        return fail_with(f, 400, NULL, "ignore_eos",
+                         "ignore_eos cannot be combined with response_format, whose values end with an end token");
     int rc = schema_open(&job->schema, schema, error);
     if (!rc)
         return 0;
-    return fail_with(f, rc == VB_NO_MEMORY ? 500 : 400, rc == VB_UNSUPPORTED ? "unsupported_parameter" : NULL, field, "response_format: %.480s", error);
+    return fail_with(f, rc == VB_NO_MEMORY ? 500 : 400, rc == VB_UNSUPPORTED ? "unsupported_parameter" : NULL, field,
+                     "response_format: %.480s", error);
 }

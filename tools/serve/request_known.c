@@ -6,16 +6,60 @@
 
 /* Read elsewhere, or without meaning here and allowed to say anything. */
 static const char *const known[] = {
-    "model", "prompt", "messages", "temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty", "n",
-    "max_tokens", "max_completion_tokens", "prompt_logprobs", "logprobs", "top_logprobs", "stream", "stream_options", "echo", "ignore_eos",
-    "return_token_ids", "add_special_tokens", "add_generation_prompt", "allow_special_tokens", "seed", "stop", "stop_token_ids", "logit_bias",
-    "draft", "draft_tokens", "response_format", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort", "user",
-    "best_of", "suffix", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "skip_special_tokens",
-    "spaces_between_special_tokens", "include_stop_str_in_output", "documents", NULL};
+    "model",
+    "prompt",
+    "messages",
+    "temperature",
+    "top_p",
+    "min_p",
+    "top_k",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "n",
+    "max_tokens",
+    "max_completion_tokens",
+    "prompt_logprobs",
+    "logprobs",
+    "top_logprobs",
+    "stream",
+    "stream_options",
+    "echo",
+    "ignore_eos",
+    "return_token_ids",
+    "add_special_tokens",
+    "add_generation_prompt",
+    "allow_special_tokens",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "logit_bias",
+    "draft",
+    "draft_tokens",
+    "response_format",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "user",
+    "best_of",
+    "suffix",
+    "store",
+    "metadata",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "documents",
+    NULL};
 
 /* Would change the answer if they were honoured: refused unless they say what holds anyway. */
-static const char *const refused[] = {"functions", "function_call", "audio", "prediction", "guided_json", "guided_regex", "guided_choice",
-                                      "guided_grammar", "structured_outputs", "logits_processors", "truncate_prompt_tokens", "allowed_token_ids",
+static const char *const refused[] = {"functions", "function_call", "audio", "prediction", "guided_json",
+                                      "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+                                      "logits_processors", "truncate_prompt_tokens", "allowed_token_ids",
                                       "web_search_options", "typical_p", "mirostat", "grammar", "json_schema", NULL};
 
 static int is_among(const char *name, const char *const *names)
@@ -28,7 +72,8 @@ static int is_among(const char *name, const char *const *names)
 /* Its value is one that changes nothing: an empty text or array, false, or this number. */
 static int says_nothing(const json_t *value, json_int_t number)
 {
-    return json_is_false(value) || (json_is_string(value) && !json_string_length(value)) || (json_is_array(value) && !json_array_size(value)) ||
+    return json_is_false(value) || (json_is_string(value) && !json_string_length(value)) ||
+           (json_is_array(value) && !json_array_size(value)) ||
            (json_is_integer(value) && json_integer_value(value) == number);
 }
 
@@ -47,8 +92,9 @@ int request_refuse(const json_t *body, struct failure *f)
         if (refuse_unless(body, *name, 0, f))
             return f->status;
     if (refuse_unless(body, "best_of", n ? json_integer_value(n) : 1, f) || refuse_unless(body, "suffix", 0, f) ||
-        refuse_unless(body, "min_tokens", 0, f) || refuse_unless(body, "use_beam_search", 0, f) || refuse_unless(body, "length_penalty", 1, f) ||
-        refuse_unless(body, "bad_words", 0, f) || refuse_unless(body, "include_stop_str_in_output", 0, f))
+        refuse_unless(body, "min_tokens", 0, f) || refuse_unless(body, "use_beam_search", 0, f) ||
+        refuse_unless(body, "length_penalty", 1, f) || refuse_unless(body, "bad_words", 0, f) ||
+        refuse_unless(body, "include_stop_str_in_output", 0, f))
         return f->status;
     for (size_t i = 0; i < json_array_size(modalities); i++) {
         const char *name = json_string_value(json_array_get(modalities, i));
@@ -63,7 +109,8 @@ void request_note_unknown(struct server *s, const json_t *body)
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)body, name, value) {
-        if (is_among(name, known) || is_among(name, refused) || strlen(name) > 64 || vb_utf8_valid(name, strlen(name)) < strlen(name))
+        if (is_among(name, known) || is_among(name, refused) || strlen(name) > 64 ||
+            vb_utf8_valid(name, strlen(name)) < strlen(name))
             continue;
         pthread_mutex_lock(&s->lock);
         size_t i = 0;
@@ -78,7 +125,7 @@ void request_note_unknown(struct server *s, const json_t *body)
     }
 }
 
-/* ---- ids ----------------------------------------------------------------------------------------------------------- */
+/* ---- ids --------------------------------------------------------------------------------------------------------- */
 
 void request_drop_prompt(struct serve_prompt *p)
 {
@@ -87,7 +134,8 @@ void request_drop_prompt(struct serve_prompt *p)
     *p = (struct serve_prompt){0};
 }
 
-int request_ids(const struct server *s, const char *name, const json_t *array, struct serve_prompt *p, struct failure *f)
+int request_ids(const struct server *s, const char *name, const json_t *array, struct serve_prompt *p,
+                struct failure *f)
 {
     size_t count = json_array_size(array);
     if (!array)
@@ -112,7 +160,8 @@ int request_ids(const struct server *s, const char *name, const json_t *array, s
     return 0;
 }
 
-int request_encode(const struct server *s, const char *text, size_t size, int special, int bos, struct serve_prompt *p, struct failure *f)
+int request_encode(const struct server *s, const char *text, size_t size, int special, int bos, struct serve_prompt *p,
+                   struct failure *f)
 {
     vb_error err;
     size_t count = 0, room = size / 2 + 16;
@@ -135,7 +184,8 @@ int request_encode(const struct server *s, const char *text, size_t size, int sp
     p->count = count + (size_t)bos;
     for (size_t i = 0; i < p->count && !code; i++)
         if (p->tokens[i] >= s->vocabulary)
-            code = fail_with(f, 400, NULL, "", "token %zu of the text is %d, outside the vocabulary of %d", i, p->tokens[i], s->vocabulary);
+            code = fail_with(f, 400, NULL, "", "token %zu of the text is %d, outside the vocabulary of %d", i,
+                             p->tokens[i], s->vocabulary);
     if (!code)
         return 0;
     request_drop_prompt(p);

@@ -1,5 +1,5 @@
-/* tools/serve/schema.c -- builds a schema. Subschemas wait in a queue, so that neither nesting nor a circle of $ref makes the reader
- * recursive; a subschema that several places refer to is read once. */
+/* tools/serve/schema.c -- builds a schema. Subschemas wait in a queue, so that neither nesting nor a circle of $ref
+ * makes the reader recursive; a subschema that several places refer to is read once. */
 #include "tools/serve/schema_builder.h"
 
 #include <stdarg.h>
@@ -165,7 +165,8 @@ static void add_number(struct builder *b, const json_t *value)
     double x = json_number_value(value);
     char text[64];
     int is_whole = json_is_real(value) && x > -1e15 && x < 1e15 && x == (double)(long long)x;
-    add_text(b, text, is_whole ? (size_t)snprintf(text, sizeof text, "%lld", (long long)x) : meaning_shortest(value, text));
+    add_text(b, text,
+             is_whole ? (size_t)snprintf(text, sizeof text, "%lld", (long long)x) : meaning_shortest(value, text));
 }
 
 void add_literal(struct builder *b, const json_t *value)
@@ -211,7 +212,8 @@ uint32_t node_of(struct builder *b, const json_t *json, int constant, const char
 /* Any value: see the enum in schema_internal.h. */
 static void add_fixed(struct builder *b)
 {
-    static const enum schema_kind kinds[NODES_FIXED] = {NODE_UNION, NODE_STRING, NODE_NUMBER, NODE_LITERAL, NODE_OBJECT, NODE_ARRAY, NODE_NONE};
+    static const enum schema_kind kinds[NODES_FIXED] = {NODE_UNION, NODE_STRING, NODE_NUMBER, NODE_LITERAL, NODE_OBJECT,
+                                                        NODE_ARRAY, NODE_NONE};
     struct schema *s = b->s;
     for (int i = 0; i < NODES_FIXED && !b->code; i++)
         add_node(b, kinds[i]);
@@ -247,7 +249,9 @@ static void check_one_of(struct builder *b, const struct one_of *one)
     for (uint32_t i = 0; i < one->count && !b->code; i++)
         for (uint32_t k = 0; k < i && !b->code; k++)
             if (!schema_disjoint(b->s, b->s->child[one->first + k], b->s->child[one->first + i], &budget))
-                refuse(b, VB_UNSUPPORTED, "oneOf is supported where its branches exclude each other, and branches %u and %u may not", k, i);
+                refuse(b, VB_UNSUPPORTED,
+                       "oneOf is supported where its branches exclude each other, and branches %u and %u may not", k,
+                       i);
 }
 
 static void build(struct builder *b)
@@ -276,7 +280,8 @@ static void build(struct builder *b)
 
 int schema_open(struct schema **out, const json_t *schema, char error[512])
 {
-    struct builder b = {.s = calloc(1, sizeof *b.s), .root = schema, .memo = calloc(MEMO_SIZE, sizeof *b.memo), .error = error};
+    struct builder b = {.s = calloc(1, sizeof *b.s), .root = schema, .memo = calloc(MEMO_SIZE, sizeof *b.memo),
+                        .error = error};
     *out = NULL;
     *error = '\0';
     if (!b.s || !b.memo)

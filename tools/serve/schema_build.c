@@ -1,5 +1,5 @@
-/* tools/serve/schema_build.c -- what is known of a schema once all of its nodes are there: sorted keys and constants, lists of
- * alternatives, heights. */
+/* tools/serve/schema_build.c -- what is known of a schema once all of its nodes are there: sorted keys and constants,
+ * lists of alternatives, heights. */
 #include "tools/serve/schema_internal.h"
 
 #include <stdlib.h>
@@ -35,7 +35,8 @@ void literals_sort(struct schema *s, struct schema_node *n)
     n->count = kept + 1;
 }
 
-uint32_t literal_next(const struct schema *s, const struct schema_node *n, uint32_t lo, uint32_t len, unsigned char byte)
+uint32_t literal_next(const struct schema *s, const struct schema_node *n, uint32_t lo, uint32_t len,
+                      unsigned char byte)
 {
     const struct literal *list = s->literal + n->first;
     if (lo >= n->count)
@@ -53,7 +54,8 @@ uint32_t literal_next(const struct schema *s, const struct schema_node *n, uint3
             hi = lo;
     }
     const struct literal *found = list + hi;
-    return hi < n->count && found->size > len && !memcmp(s->text + found->text, prefix, len) && (unsigned char)s->text[found->text + len] == byte
+    return hi < n->count && found->size > len && !memcmp(s->text + found->text, prefix, len) &&
+                   (unsigned char)s->text[found->text + len] == byte
                ? hi
                : NO_NAME;
 }
@@ -67,7 +69,8 @@ struct sorting {
 static int property_order(const void *a, const void *b, void *context)
 {
     const struct sorting *c = context;
-    const struct property *x = &c->s->property[c->first + *(const uint32_t *)a], *y = &c->s->property[c->first + *(const uint32_t *)b];
+    const struct property *x = &c->s->property[c->first + *(const uint32_t *)a],
+                          *y = &c->s->property[c->first + *(const uint32_t *)b];
     return c->keys ? order_of(c->s->text + x->key, x->key_size, c->s->text + y->key, y->key_size)
                    : order_of(c->s->text + x->name, x->name_size, c->s->text + y->name, y->name_size);
 }
@@ -212,13 +215,15 @@ static uint32_t height_of(const struct schema *s, const struct schema_node *n)
         return height;
     }
     if (n->kind == NODE_OBJECT)
-        for (uint32_t i = n->count ? s->property[n->first].stop : 0; i < n->count; i = i + 1 < n->count ? s->property[n->first + i + 1].stop : n->count) {
+        for (uint32_t i = n->count ? s->property[n->first].stop : 0; i < n->count;
+             i = i + 1 < n->count ? s->property[n->first + i + 1].stop : n->count) {
             uint32_t h = s->node[s->property[n->first + i].child].height;
             height = h > height ? h : height;
         }
     if (n->kind == NODE_ARRAY)
         for (uint32_t i = 0; i < n->least && i <= n->count; i++) {
-            uint32_t item = i < n->count ? s->child[n->first + i] : n->rest, h = item == NO_NODE ? SCHEMA_DEPTH + 1 : s->node[item].height;
+            uint32_t item = i < n->count ? s->child[n->first + i] : n->rest,
+                     h = item == NO_NODE ? SCHEMA_DEPTH + 1 : s->node[item].height;
             height = h > height ? h : height;
         }
     if (n->kind == NODE_OBJECT || n->kind == NODE_ARRAY)
@@ -226,8 +231,8 @@ static uint32_t height_of(const struct schema *s, const struct schema_node *n)
     return height > SCHEMA_DEPTH || n->kind == NODE_NONE ? SCHEMA_DEPTH + 1 : height;
 }
 
-/* Heights begin as "none fits" and fall; a value of height h has its height after h + 1 rounds at the latest, because alternatives are
- * flat and the two kinds of nodes alternate. */
+/* Heights begin as "none fits" and fall; a value of height h has its height after h + 1 rounds at the latest, because
+ * alternatives are flat and the two kinds of nodes alternate. */
 void schema_heights(struct schema *s)
 {
     int changed = 1;
@@ -255,7 +260,9 @@ static uint32_t alternatives(const struct schema *s, const uint32_t *node, const
 /* Whether a constant, written as JSON, may be a value of kind `kind`. */
 static int is_of(const char *text, enum schema_kind kind)
 {
-    return kind == NODE_STRING ? *text == '"' : (kind == NODE_NUMBER || kind == NODE_INTEGER) && (*text == '-' || (*text >= '0' && *text <= '9'));
+    return kind == NODE_STRING
+               ? *text == '"'
+               : (kind == NODE_NUMBER || kind == NODE_INTEGER) && (*text == '-' || (*text >= '0' && *text <= '9'));
 }
 
 static int literals_disjoint(const struct schema *s, const struct schema_node *a, const struct schema_node *b)
@@ -270,7 +277,8 @@ static int literals_disjoint(const struct schema *s, const struct schema_node *a
     return 1;
 }
 
-static const struct property *property_named(const struct schema *s, const struct schema_node *n, const struct property *like)
+static const struct property *property_named(const struct schema *s, const struct schema_node *n,
+                                             const struct property *like)
 {
     uint32_t lo = 0, hi = n->count;
     while (lo < hi) {
@@ -301,7 +309,8 @@ static int only_literals(const struct schema *s, uint32_t node)
 }
 
 /* A property that both require tells them apart. */
-static int objects_disjoint(const struct schema *s, const struct schema_node *a, const struct schema_node *b, uint32_t *budget)
+static int objects_disjoint(const struct schema *s, const struct schema_node *a, const struct schema_node *b,
+                            uint32_t *budget)
 {
     for (uint32_t i = 0; i < a->count && *budget; i++) {
         const struct property *p = &s->property[a->first + i], *q;
@@ -311,13 +320,15 @@ static int objects_disjoint(const struct schema *s, const struct schema_node *a,
         q = property_named(s, b, p);
         if (!q && b->closed)
             return 1;
-        if (q && is_required(s, b, q) && only_literals(s, p->child) && only_literals(s, q->child) && schema_disjoint(s, p->child, q->child, budget))
+        if (q && is_required(s, b, q) && only_literals(s, p->child) && only_literals(s, q->child) &&
+            schema_disjoint(s, p->child, q->child, budget))
             return 1;
     }
     return 0;
 }
 
-static int leaves_disjoint(const struct schema *s, const struct schema_node *a, const struct schema_node *b, uint32_t *budget)
+static int leaves_disjoint(const struct schema *s, const struct schema_node *a, const struct schema_node *b,
+                           uint32_t *budget)
 {
     if (a->inferred || b->inferred)
         return 0;
@@ -338,7 +349,8 @@ static int leaves_disjoint(const struct schema *s, const struct schema_node *a, 
                 return 0;
         return 1;
     }
-    int numbers = (a->kind == NODE_INTEGER || a->kind == NODE_NUMBER) && (b->kind == NODE_INTEGER || b->kind == NODE_NUMBER);
+    int numbers = (a->kind == NODE_INTEGER || a->kind == NODE_NUMBER) &&
+                  (b->kind == NODE_INTEGER || b->kind == NODE_NUMBER);
     return a->kind != b->kind && !numbers;
 }
 

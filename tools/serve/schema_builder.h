@@ -1,11 +1,12 @@
-/* tools/serve/schema_builder.h -- a schema while it is read: schema_read.c reads keywords, schema.c has what it adds them with. */
+/* tools/serve/schema_builder.h -- a schema while it is read: schema_read.c reads keywords, schema.c has what it adds
+ * them with. */
 #ifndef VB_SCHEMA_BUILDER_H
 #define VB_SCHEMA_BUILDER_H
 
 #include "tools/serve/schema_internal.h"
 
-/* A schema or a constant that becomes a node, and where it was found: `keyword` of the item `parent`, and in it the member `name` or the
- * element `index`. Without a parent, `keyword` is the whole pointer, which begins with #. */
+/* A schema or a constant that becomes a node, and where it was found: `keyword` of the item `parent`, and in it the
+ * member `name` or the element `index`. Without a parent, `keyword` is the whole pointer, which begins with #. */
 struct schema_item {
     const json_t *json;
     uint32_t node, parent;
@@ -47,7 +48,8 @@ uint32_t add_text(struct builder *b, const char *text, size_t size);
 uint32_t add_string(struct builder *b, const char *text, size_t size); /* as JSON, with the fewest escapes */
 void add_literal(struct builder *b, const json_t *value);
 /* The node of a schema or constant, which is read later unless it was before. The rest is as in struct schema_item. */
-uint32_t node_of(struct builder *b, const json_t *json, int constant, const char *keyword, const char *name, long index);
+uint32_t node_of(struct builder *b, const json_t *json, int constant, const char *keyword, const char *name,
+                 long index);
 
 /* Reads one item: its alternatives become children [node.first, ...). */
 void read_schema(struct builder *b, const json_t *schema);

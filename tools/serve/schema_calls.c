@@ -21,7 +21,8 @@ uint32_t calls_add_node(struct calls_builder *b, enum schema_kind kind, uint32_t
         calls_no_memory(b);
         return 0;
     }
-    s->node[s->nodes] = (struct schema_node){.kind = kind, .first = first, .count = count, .rest = NO_NODE, .most = NO_LIMIT};
+    s->node[s->nodes] = (struct schema_node){.kind = kind, .first = first, .count = count, .rest = NO_NODE,
+                                             .most = NO_LIMIT};
     return s->nodes++;
 }
 
@@ -90,7 +91,8 @@ uint32_t calls_add_line(struct calls_builder *b, enum meaning_mark mark)
 
 /* ---- parameters ---- */
 
-static int append(struct calls_builder *b, void *array, uint32_t *count, uint32_t *room, const void *from, uint32_t more, size_t size)
+static int append(struct calls_builder *b, void *array, uint32_t *count, uint32_t *room, const void *from,
+                  uint32_t more, size_t size)
 {
     if (b->code || schema_reserve(array, room, *count + more, size)) {
         calls_no_memory(b);
@@ -108,7 +110,8 @@ static int append(struct calls_builder *b, void *array, uint32_t *count, uint32_
 static void add_schema(struct calls_builder *b, const struct schema *t)
 {
     struct schema *s = b->s;
-    uint32_t nodes = s->nodes, literals = s->literals, properties = s->properties, children = s->children, text = s->text_size;
+    uint32_t nodes = s->nodes, literals = s->literals, properties = s->properties, children = s->children,
+             text = s->text_size;
     if (!append(b, &s->node, &s->nodes, &s->node_room, t->node, t->nodes, sizeof *t->node) ||
         !append(b, &s->literal, &s->literals, &s->literal_room, t->literal, t->literals, sizeof *t->literal) ||
         !append(b, &s->property, &s->properties, &s->property_room, t->property, t->properties, sizeof *t->property) ||
@@ -131,8 +134,8 @@ static void add_schema(struct calls_builder *b, const struct schema *t)
         s->child[i] += nodes;
 }
 
-/* Adds the objects among the values of a schema, as arguments of the tool `name`. Returns their node; NO_NODE: no object satisfies the
- * schema. */
+/* Adds the objects among the values of a schema, as arguments of the tool `name`. Returns their node; NO_NODE: no
+ * object satisfies the schema. */
 static uint32_t add_objects(struct calls_builder *b, const struct schema *t, const char *name)
 {
     const struct schema_node *root = &t->node[t->root];
@@ -167,7 +170,9 @@ static uint32_t add_parameters(struct calls_builder *b, const char *name, const 
     else if (!rc && !b->code && (root = add_objects(b, t, name)) == NO_NODE)
         rc = VB_BAD_ARGUMENT, snprintf(error, sizeof error, "no object satisfies them");
     else if (!rc && t->text_size && calls_has_mark(b, t->text, t->text_size))
-        rc = VB_UNSUPPORTED, snprintf(error, sizeof error, "a name or a constant contains a marker of this model's calls, such as %s", meaning_mark(b->o->calls, MARK_KEY));
+        rc = VB_UNSUPPORTED,
+        snprintf(error, sizeof error, "a name or a constant contains a marker of this model's calls, such as %s",
+                 meaning_mark(b->o->calls, MARK_KEY));
     if (!b->code && rc) {
         b->code = rc;
         snprintf(b->error, 512, "the parameters of %.64s: %.400s", name, error);
@@ -291,7 +296,8 @@ static uint32_t add_section(struct calls_builder *b)
     }
     uint32_t tail = end; /* what may follow the last call; before it, one more call may come */
     for (int i = 1; i < b->o->most && !b->code; i++) {
-        uint32_t more[] = {blank, call, tail}, sequence = calls_add_group(b, NODE_SEQUENCE, more + !has_blank, has_blank ? 3 : 2);
+        uint32_t more[] = {blank, call, tail},
+                 sequence = calls_add_group(b, NODE_SEQUENCE, more + !has_blank, has_blank ? 3 : 2);
         tail = calls_add_group(b, NODE_UNION, (uint32_t[]){end, sequence}, 2);
     }
     part[1] = call;

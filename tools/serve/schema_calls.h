@@ -1,12 +1,14 @@
-/* tools/serve/schema_calls.h -- the text of tool calls as a schema: an automaton that accepts the calls of a model's format, with the
- * names of given tools and with arguments that satisfy their parameters.
+/* tools/serve/schema_calls.h -- the text of tool calls as a schema: an automaton that accepts the calls of a model's
+ * format, with the names of given tools and with arguments that satisfy their parameters.
  *
  * The arguments satisfy the parameters as the parser of meaning.h reads them. In the formats of GLM and
- * DeepSeek-V3.2 no value contains the text of a marker; keys that the parameters do not list have neither white space nor <; and one line
- * break may come before a marker, but for the first marker of a section and the markers at the end of a key or a value.
+ * DeepSeek-V3.2 no value contains the text of a marker; keys that the parameters do not list have neither white space
+ * nor <; and one line break may come before a marker, but for the first marker of a section and the markers at the end
+ * of a key or a value.
  *
- * Unlike other schemas, it is no JSON value. A marker is the byte that stands for its token (VOCABULARY_MARK), or its text if it is not
- * one token. White space is as the chat templates write it, but for the white space inside of the arguments. */
+ * Unlike other schemas, it is no JSON value. A marker is the byte that stands for its token (VOCABULARY_MARK), or its
+ * text if it is not one token. White space is as the chat templates write it, but for the white space inside of the
+ * arguments. */
 #ifndef VB_SCHEMA_CALLS_H
 #define VB_SCHEMA_CALLS_H
 

@@ -1,5 +1,5 @@
-/* tools/serve/schema_calls_builder.h -- the schema of tool calls while it is built (schema_calls.c); schema_pairs.c builds arguments as GLM
- * and DeepSeek-V3.2 write them. */
+/* tools/serve/schema_calls_builder.h -- the schema of tool calls while it is built (schema_calls.c); schema_pairs.c
+ * builds arguments as GLM and DeepSeek-V3.2 write them. */
 #ifndef VB_SCHEMA_CALLS_BUILDER_H
 #define VB_SCHEMA_CALLS_BUILDER_H
 
@@ -29,7 +29,8 @@ uint32_t calls_end_text(struct calls_builder *b, uint32_t from);
 /* A node of a marker before which one line break may come. */
 uint32_t calls_add_line(struct calls_builder *b, enum meaning_mark mark);
 
-/* The arguments that an object of the schema allows, as pairs, with the marker that ends the call. `name`: of the tool. */
+/* The arguments that an object of the schema allows, as pairs, with the marker that ends the call. `name`: of the
+ * tool. */
 uint32_t calls_add_pairs(struct calls_builder *b, uint32_t object, const char *name);
 /* Where arguments are pairs, no value can contain a marker: sets what the strings of the schema avoid. */
 void calls_avoid_marks(struct calls_builder *b);

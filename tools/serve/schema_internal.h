@@ -1,8 +1,8 @@
 /* tools/serve/schema_internal.h -- what a schema is compiled to, and how it is read.
  *
- * A schema is a graph of nodes. A state is a set of threads: one per alternative of anyOf that what was read so far leaves open. A thread
- * has a stack of frames, one per open object or array, which say what follows the value that is being read. Frames never change once they
- * are pushed, so that threads share them. */
+ * A schema is a graph of nodes. A state is a set of threads: one per alternative of anyOf that what was read so far
+ * leaves open. A thread has a stack of frames, one per open object or array, which say what follows the value that is
+ * being read. Frames never change once they are pushed, so that threads share them. */
 #ifndef VB_SCHEMA_INTERNAL_H
 #define VB_SCHEMA_INTERNAL_H
 
@@ -17,19 +17,23 @@
 
 enum schema_kind { NODE_NONE, NODE_STRING, NODE_INTEGER, NODE_NUMBER, NODE_LITERAL, NODE_OBJECT, NODE_ARRAY, NODE_UNION,
                    /* only in the schemas of tool calls (schema_calls.c, schema_pairs.c): */
-                   NODE_SEQUENCE, /* its children one after the other, with nothing between them; only as the last child of another, none */
+                   NODE_SEQUENCE, /* its children one after the other, with nothing between them; only as the last child
+                                     of another, none */
                    NODE_RAW,      /* least to most characters without quotation marks and escapes, not none */
-                   NODE_PAIRS,    /* an object as GLM and DeepSeek-V3.2 write it. The last of its `properties` is what follows the pairs;
-                                   * the key of each has all bytes up to the value. `rest`: a pair with another key */
+                   NODE_PAIRS,    /* an object as GLM and DeepSeek-V3.2 write it. The last of its `properties` is what
+                                   * follows the pairs; the key of each has all bytes up to the value. `rest`: a pair
+                                   * with another key */
                    NODE_NAME      /* such a key; `first`, `count` as those of the pairs */ };
 
 struct schema_node {
     enum schema_kind kind;
-    uint32_t height;       /* how deep arrays and objects nest in the flattest value; above SCHEMA_DEPTH: no value fits */
+    uint32_t height;       /* how deep arrays and objects nest in the flattest value; above SCHEMA_DEPTH: no value
+                              fits */
     uint32_t first, count; /* of literals, properties, prefixItems (in `child`) or alternatives (in `child`) */
     uint32_t rest;         /* of further properties or items; NO_NODE: there are none */
     uint32_t least, most;  /* characters or items */
-    uint8_t inferred;      /* the type follows from keywords: the schema itself would accept values of other types too */
+    uint8_t inferred;      /* the type follows from keywords: the schema itself would accept values of other types
+                              too */
     uint8_t closed;        /* additionalProperties is false and not merely absent */
     uint8_t unless_json;   /* a raw text that is no JSON value, because it would be read as that value */
     uint8_t spreads;       /* a union whose alternatives become threads before their first byte is read */
@@ -61,7 +65,16 @@ struct schema {
 };
 
 /* The nodes that every schema has: any value, and what it consists of; and the one that no value satisfies. */
-enum { NODE_ANY, NODE_ANY_STRING, NODE_ANY_NUMBER, NODE_ANY_LITERAL, NODE_ANY_OBJECT, NODE_ANY_ARRAY, NODE_NEVER, NODES_FIXED };
+enum {
+    NODE_ANY,
+    NODE_ANY_STRING,
+    NODE_ANY_NUMBER,
+    NODE_ANY_LITERAL,
+    NODE_ANY_OBJECT,
+    NODE_ANY_ARRAY,
+    NODE_NEVER,
+    NODES_FIXED
+};
 
 /* Where a thread is. */
 enum schema_place {
@@ -72,9 +85,10 @@ enum schema_place {
     AT_LITERAL, /* the first `len` bytes of literal `lo` were read */
     AT_OBJECT,  /* { was read */
     AT_KEY,     /* , was read */
-    AT_CLOSED,  /* inside a key that must be one of `properties`. The keys are sorted; `lo` is the index of the first key that
-                 * begins with the bytes read so far; `len` is the number of these bytes */
-    AT_OPEN,    /* inside a key that may be any: so far the first `len` bytes of the name `lo` in the order of names, or of none (NO_NAME) */
+    AT_CLOSED,  /* inside a key that must be one of `properties`. The keys are sorted; `lo` is the index of the first
+                 * key that begins with the bytes read so far; `len` is the number of these bytes */
+    AT_OPEN,    /* inside a key that may be any: so far the first `len` bytes of the name `lo` in the order of names, or
+                   of none (NO_NAME) */
     AT_COLON,   /* the key of property `lo`, or another one (NO_NAME), was read */
     AT_MEMBER,  /* a member of an object was read */
     AT_ARRAY,   /* [ was read */
@@ -91,8 +105,8 @@ enum { IN_TEXT, IN_ESCAPE, IN_HEX1, IN_HEX2, IN_HEX3, IN_HEX4, IN_PAIR, IN_PAIR_
 enum { AFTER_MINUS, AFTER_ZERO, IN_DIGITS, AFTER_POINT, IN_FRACTION, AFTER_E, AFTER_SIGN, IN_EXPONENT };
 
 struct thread { /* no padding: threads are compared and hashed as bytes */
-    int32_t top;      /* the frame of what follows the value that is being read, or of what follows the object or array that the thread is
-                         in; -1: nothing does */
+    int32_t top;      /* the frame of what follows the value that is being read, or of what follows the object or array
+                         that the thread is in; -1: nothing does */
     uint32_t node;
     uint16_t at, sub;
     uint32_t code;    /* of \u: the digits so far */
@@ -144,9 +158,12 @@ int schema_raw_byte(const struct schema *s, struct thread *t, unsigned char c);
 
 /* ---- building (schema_build.c) ---- */
 
-/* The first of `count` sorted texts from `lo` on that begins with the first `len` bytes of number lo and then `byte`; NO_NAME: none. */
-uint32_t literal_next(const struct schema *s, const struct schema_node *n, uint32_t lo, uint32_t len, unsigned char byte);
-/* After all nodes are known: alternatives of alternatives become one list, literals one node; heights. `error` names what is too large. */
+/* The first of `count` sorted texts from `lo` on that begins with the first `len` bytes of number lo and then `byte`;
+ * NO_NAME: none. */
+uint32_t literal_next(const struct schema *s, const struct schema_node *n, uint32_t lo, uint32_t len,
+                      unsigned char byte);
+/* After all nodes are known: alternatives of alternatives become one list, literals one node; heights. `error` names
+ * what is too large. */
 int schema_flatten(struct schema *s, const char **error);
 void schema_heights(struct schema *s);
 /* Whether no value satisfies both. *budget counts down; at 0 the answer is 0. */

@@ -3,12 +3,12 @@
  *   GLM            <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...
  *   DeepSeek-V3.2  <｜DSML｜parameter name="KEY" string="true|false">VALUE</｜DSML｜parameter>...
  *
- * GLM: the parser of answers (meaning_call.c) decides what a VALUE is. If the tool says that the parameter's type is "string", it is the
- * text itself. Otherwise it is JSON, or a string if it is no JSON. So a string of such a parameter has two forms: its text, if this is no
- * JSON, and a JSON string.
+ * GLM: the parser of answers (meaning_call.c) decides what a VALUE is. If the tool says that the parameter's type is
+ * "string", it is the text itself. Otherwise it is JSON, or a string if it is no JSON. So a string of such a parameter
+ * has two forms: its text, if this is no JSON, and a JSON string.
  *
- * DeepSeek-V3.2: what begins the VALUE says whether it is a string's text ("true") or JSON. Here a string is always a text, unless it
- * contains the character 0. */
+ * DeepSeek-V3.2: what begins the VALUE says whether it is a string's text ("true") or JSON. Here a string is always a
+ * text, unless it contains the character 0. */
 #include "tools/serve/schema_calls_builder.h"
 
 #include <stdio.h>
@@ -59,7 +59,9 @@ static void add_kind(struct calls_builder *b, int is_text)
 /* A constant and the marker behind it as one more literal. */
 static void add_constant(struct calls_builder *b, struct literal constant, int is_string)
 {
-    json_t *value = b->code ? NULL : json_loadb(b->s->text + constant.text, constant.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *value = b->code
+                        ? NULL
+                        : json_loadb(b->s->text + constant.text, constant.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     const char *text = json_string_value(value);
     size_t size = json_string_length(value);
     int is_text = text && !memchr(text, 0, size) && (is_string || is_dsml(b) || !meaning_is_json(text, size));
@@ -143,7 +145,9 @@ static uint32_t add_value(struct calls_builder *b, uint32_t child, int is_string
     uint32_t value = calls_add_group(b, NODE_UNION, part, parts);
     if (!b->code)
         s->node[value].spreads = 1;
-    uint32_t whole = is_dsml(b) ? value : calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){calls_add_line(b, MARK_VALUE), value}, 2);
+    uint32_t whole = is_dsml(b)
+                         ? value
+                         : calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){calls_add_line(b, MARK_VALUE), value}, 2);
     if (!b->code)
         s->node[whole].height = n.height;
     return whole;
@@ -179,7 +183,8 @@ static void add_property(struct calls_builder *b, struct property p, const char 
         calls_add_mark(b, MARK_END_CALL);
     } else if (!is_plain_key(b, key, p.name_size)) {
         b->code = VB_UNSUPPORTED;
-        snprintf(b->error, 512, "the parameters of %.64s: this model's calls cannot have the name %.120s, because of %s", name, key,
+        snprintf(b->error, 512,
+                 "the parameters of %.64s: this model's calls cannot have the name %.120s, because of %s", name, key,
                  is_dsml(b) ? "the text " BEHIND_KEY : "the space around it");
     } else {
         calls_add_mark(b, MARK_KEY);

@@ -9,17 +9,28 @@ enum { STRING = 1, INTEGER = 2, NUMBER = 4, BOOLEAN = 8, NOTHING = 16, OBJECT = 
 
 /* ---- keywords ---- */
 
-enum { NOTE = 1, DEFINITIONS = 2, TYPE = 4, LISTED = 8, REFERENCE = 16, UNION = 32, OF_STRING = 64, OF_OBJECT = 128, OF_ARRAY = 256 };
+enum {
+    NOTE = 1,
+    DEFINITIONS = 2,
+    TYPE = 4,
+    LISTED = 8,
+    REFERENCE = 16,
+    UNION = 32,
+    OF_STRING = 64,
+    OF_OBJECT = 128,
+    OF_ARRAY = 256
+};
 
 static unsigned group_of(const char *keyword)
 {
     static const struct {
         const char *name;
         unsigned group;
-    } keywords[] = {{"title", NOTE}, {"description", NOTE}, {"default", NOTE}, {"examples", NOTE}, {"$schema", NOTE}, {"$comment", NOTE},
-                    {"$defs", DEFINITIONS}, {"definitions", DEFINITIONS}, {"type", TYPE}, {"enum", LISTED}, {"const", LISTED},
-                    {"$ref", REFERENCE}, {"anyOf", UNION}, {"oneOf", UNION}, {"minLength", OF_STRING}, {"maxLength", OF_STRING},
-                    {"properties", OF_OBJECT}, {"required", OF_OBJECT}, {"additionalProperties", OF_OBJECT}, {"items", OF_ARRAY},
+    } keywords[] = {{"title", NOTE}, {"description", NOTE}, {"default", NOTE}, {"examples", NOTE}, {"$schema", NOTE},
+                    {"$comment", NOTE}, {"$defs", DEFINITIONS}, {"definitions", DEFINITIONS}, {"type", TYPE},
+                    {"enum", LISTED}, {"const", LISTED}, {"$ref", REFERENCE}, {"anyOf", UNION}, {"oneOf", UNION},
+                    {"minLength", OF_STRING}, {"maxLength", OF_STRING}, {"properties", OF_OBJECT},
+                    {"required", OF_OBJECT}, {"additionalProperties", OF_OBJECT}, {"items", OF_ARRAY},
                     {"prefixItems", OF_ARRAY}, {"minItems", OF_ARRAY}, {"maxItems", OF_ARRAY}};
     for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
         if (!strcmp(keyword, keywords[i].name))
@@ -71,7 +82,8 @@ static unsigned types_of(struct builder *b, const json_t *type)
             types = t && (types || !i) ? types | t : 0;
         }
     if (!types)
-        refuse(b, VB_BAD_ARGUMENT, "type must be string, integer, number, boolean, null, object or array, or a list of these");
+        refuse(b, VB_BAD_ARGUMENT,
+               "type must be string, integer, number, boolean, null, object or array, or a list of these");
     return types;
 }
 
@@ -82,8 +94,11 @@ static unsigned type_of_value(const json_t *value)
     case JSON_ARRAY: return ARRAY;
     case JSON_STRING: return STRING;
     case JSON_INTEGER: return INTEGER | NUMBER;
-    case JSON_REAL: return json_real_value(value) > -1e15 && json_real_value(value) < 1e15 &&
-                            json_real_value(value) == (double)(long long)json_real_value(value) ? INTEGER | NUMBER : NUMBER;
+    case JSON_REAL:
+        return json_real_value(value) > -1e15 && json_real_value(value) < 1e15 &&
+                       json_real_value(value) == (double)(long long)json_real_value(value)
+                   ? INTEGER | NUMBER
+                   : NUMBER;
     case JSON_NULL: return NOTHING;
     default: return BOOLEAN;
     }
@@ -102,7 +117,8 @@ static uint32_t count_of(struct builder *b, const json_t *schema, const char *ke
     return b->code ? otherwise : (uint32_t)x;
 }
 
-static uint32_t with_counts(struct builder *b, const json_t *schema, enum schema_kind kind, const char *least, const char *most)
+static uint32_t with_counts(struct builder *b, const json_t *schema, enum schema_kind kind, const char *least,
+                            const char *most)
 {
     uint32_t node = add_node(b, kind), from = count_of(b, schema, least, 0), to = count_of(b, schema, most, NO_LIMIT);
     if (b->code)
@@ -145,7 +161,8 @@ static const json_t *step_into(const json_t *json, const char *step)
     size_t digits = strspn(step, "0123456789");
     if (json_is_object(json))
         return json_object_get(json, step);
-    return json_is_array(json) && digits && digits < 10 && !step[digits] ? json_array_get(json, (size_t)atol(step)) : NULL;
+    return json_is_array(json) && digits && digits < 10 && !step[digits] ? json_array_get(json, (size_t)atol(step))
+                                                                         : NULL;
 }
 
 static void read_reference(struct builder *b, const json_t *schema)
@@ -156,7 +173,8 @@ static void read_reference(struct builder *b, const json_t *schema)
     if (!ref)
         refuse(b, VB_BAD_ARGUMENT, "$ref must be a string");
     else if (*ref != '#' || (*rest && *rest != '/'))
-        refuse(b, VB_UNSUPPORTED, "$ref %.120s is not supported: it must be # and a JSON pointer inside the document", ref);
+        refuse(b, VB_UNSUPPORTED, "$ref %.120s is not supported: it must be # and a JSON pointer inside the document",
+               ref);
     while (!b->code && found && *rest) {
         char *step = step_of(&rest);
         if (!step)
@@ -202,25 +220,29 @@ static size_t characters(const json_t *string)
     return n;
 }
 
-/* The values of enum or const that the other keywords leave. Arrays and objects among them become nodes of their own. */
+/* The values of enum or const that the other keywords leave. Arrays and objects among them become nodes of their
+ * own. */
 static void read_listed(struct builder *b, const json_t *schema, unsigned types, unsigned groups)
 {
     json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum"), *value;
     const char *keyword = one ? "const" : "enum";
-    uint32_t least = count_of(b, schema, "minLength", 0), most = count_of(b, schema, "maxLength", NO_LIMIT), node = NODE_NEVER;
+    uint32_t least = count_of(b, schema, "minLength", 0), most = count_of(b, schema, "maxLength", NO_LIMIT),
+             node = NODE_NEVER;
     size_t size = one ? 1 : json_array_size(list);
     if (one && list)
         refuse(b, VB_UNSUPPORTED, "enum beside const is not supported");
     else if (!size)
         refuse(b, VB_BAD_ARGUMENT, "enum must be a list of values");
-    for (int nested = 0; nested < 2; nested++) /* what is nested comes after: the literals of a node and its alternatives lie side by side */
+    for (int nested = 0; nested < 2; nested++) /* what is nested comes after: the literals of a node and its
+                                                  alternatives lie side by side */
         for (size_t i = 0; i < size && !b->code; i++) {
             value = one ? one : json_array_get(list, i);
             if (!(type_of_value(value) & types) || nested != (json_is_object(value) || json_is_array(value)) ||
                 (json_is_string(value) && (characters(value) < least || characters(value) > most)))
                 continue;
             if (nested && groups & (OF_OBJECT | OF_ARRAY)) {
-                refuse(b, VB_UNSUPPORTED, "%s with objects or arrays beside keywords about these is not supported", keyword);
+                refuse(b, VB_UNSUPPORTED, "%s with objects or arrays beside keywords about these is not supported",
+                       keyword);
             } else if (nested) {
                 add_child(b, node_of(b, value, 1, keyword, NULL, one ? -1 : (long)i));
             } else {
@@ -245,7 +267,8 @@ static void add_property(struct builder *b, const char *name, uint32_t child)
     if (!room_for_member(b))
         return;
     uint32_t key = add_string(b, name, size), key_size = s->text_size - key, at = add_text(b, name, size);
-    s->property[s->properties++] = (struct property){.name = at, .name_size = (uint32_t)size, .key = key + 1, .key_size = key_size - 1, .child = child};
+    s->property[s->properties++] = (struct property){.name = at, .name_size = (uint32_t)size, .key = key + 1,
+                                                     .key_size = key_size - 1, .child = child};
 }
 
 /* The names in `required` as an object's keys, in their order. */
@@ -392,7 +415,8 @@ void read_schema(struct builder *b, const json_t *schema)
     unsigned groups = groups_of(b, schema);
     const json_t *type = json_object_get(schema, "type");
     unsigned types = type ? types_of(b, type) : 0;
-    unsigned meant = (groups & OF_OBJECT ? OBJECT : 0) | (groups & OF_ARRAY ? ARRAY : 0) | (groups & OF_STRING ? STRING : 0);
+    unsigned meant = (groups & OF_OBJECT ? OBJECT : 0) | (groups & OF_ARRAY ? ARRAY : 0) |
+                     (groups & OF_STRING ? STRING : 0);
     if (b->code)
         return;
     if (groups & REFERENCE)

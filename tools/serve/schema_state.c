@@ -1,5 +1,5 @@
-/* tools/serve/schema_state.c -- what was read so far: a set of threads whose frames are numbered in the order in which the threads use
- * them, so that equal states are equal bytes. */
+/* tools/serve/schema_state.c -- what was read so far: a set of threads whose frames are numbered in the order in which
+ * the threads use them, so that equal states are equal bytes. */
 #include "tools/serve/schema_internal.h"
 
 #include <stdlib.h>
@@ -14,7 +14,8 @@ int schema_begin(struct schema_state **out, const struct schema *s)
         return VB_NO_MEMORY;
     }
     state->w.schema = s;
-    state->w.thread[state->w.threads++] = (struct thread){.top = -1, .node = s->root, .at = AT_VALUE, .count = s->is_text ? NO_LIMIT : 0};
+    state->w.thread[state->w.threads++] = (struct thread){.top = -1, .node = s->root, .at = AT_VALUE,
+                                                          .count = s->is_text ? NO_LIMIT : 0};
     *out = state;
     return VB_OK;
 }
@@ -119,7 +120,8 @@ int schema_may_end(const struct schema_state *state)
 
 int schema_state_equal(const struct schema_state *a, const struct schema_state *b)
 {
-    return a->w.threads == b->w.threads && a->w.frames == b->w.frames && !memcmp(a->w.thread, b->w.thread, a->w.threads * sizeof *a->w.thread) &&
+    return a->w.threads == b->w.threads && a->w.frames == b->w.frames &&
+           !memcmp(a->w.thread, b->w.thread, a->w.threads * sizeof *a->w.thread) &&
            (!a->w.frames || !memcmp(a->w.frame, b->w.frame, a->w.frames * sizeof *a->w.frame));
 }
 

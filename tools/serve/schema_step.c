@@ -37,9 +37,10 @@ static void emit(struct step *s, const struct thread *t)
         w->thread[w->threads++] = *t;
 }
 
-/* Makes *t a thread at the child number `next` of a sequence. Behind the last child follows what follows the sequence. Returns 0 if
- * an alternative is there already, or after an error. */
-static int enter_part(struct step *s, uint32_t sequence, uint32_t next, int32_t parent, uint32_t depth, struct thread *t)
+/* Makes *t a thread at the child number `next` of a sequence. Behind the last child follows what follows the sequence.
+ * Returns 0 if an alternative is there already, or after an error. */
+static int enter_part(struct step *s, uint32_t sequence, uint32_t next, int32_t parent, uint32_t depth,
+                      struct thread *t)
 {
     struct walk *w = s->w;
     const struct schema_node *n = &w->schema->node[sequence];
@@ -60,8 +61,8 @@ static int enter_part(struct step *s, uint32_t sequence, uint32_t next, int32_t 
     return 1;
 }
 
-/* Alternatives that differed in a value that ended here become one. Nowhere else can two threads become equal, because all of them have
- * read the same tokens. Returns 0 if the thread is there already. */
+/* Alternatives that differed in a value that ended here become one. Nowhere else can two threads become equal, because
+ * all of them have read the same tokens. Returns 0 if the thread is there already. */
 static int emit_once(struct step *s, const struct thread *t)
 {
     for (uint32_t i = s->from; i < s->w->threads; i++)
@@ -274,9 +275,11 @@ static uint32_t last_property(const struct schema *s, const struct schema_node *
     return next < n->count ? s->property[n->first + next].stop : n->count;
 }
 
-static int may_follow(const struct schema *s, const struct schema_node *n, uint32_t number, uint32_t next, uint32_t depth)
+static int may_follow(const struct schema *s, const struct schema_node *n, uint32_t number, uint32_t next,
+                      uint32_t depth)
 {
-    return number >= next && number <= last_property(s, n, next) && fits(s, s->property[n->first + number].child, depth);
+    return number >= next && number <= last_property(s, n, next) &&
+           fits(s, s->property[n->first + number].child, depth);
 }
 
 static int key_may_follow(const struct schema *s, const struct schema_node *n, uint32_t next, uint32_t depth)
@@ -309,9 +312,11 @@ static void object_step(struct step *s, struct thread *t, unsigned char c)
 }
 
 /* How number i in the order of keys (or of names) compares with the first `len` bytes of `prefix` and then c. */
-static int key_compare(const struct schema *s, const struct schema_node *n, uint32_t i, int keys, const char *prefix, uint32_t len, unsigned char c)
+static int key_compare(const struct schema *s, const struct schema_node *n, uint32_t i, int keys, const char *prefix,
+                       uint32_t len, unsigned char c)
 {
-    const struct property *at = &s->property[n->first + i], *p = &s->property[n->first + (keys ? at->by_key : at->by_name)];
+    const struct property *at = &s->property[n->first + i],
+                          *p = &s->property[n->first + (keys ? at->by_key : at->by_name)];
     const char *text = s->text + (keys ? p->key : p->name);
     uint32_t size = keys ? p->key_size : p->name_size;
     int order = memcmp(text, prefix, size < len ? size : len);
@@ -319,9 +324,11 @@ static int key_compare(const struct schema *s, const struct schema_node *n, uint
 }
 
 /* The first from lo on that begins with the first `len` bytes of number lo and then c. */
-static uint32_t key_next(const struct schema *s, const struct schema_node *n, uint32_t lo, uint32_t len, int keys, unsigned char c)
+static uint32_t key_next(const struct schema *s, const struct schema_node *n, uint32_t lo, uint32_t len, int keys,
+                         unsigned char c)
 {
-    const struct property *at = &s->property[n->first + lo], *p = &s->property[n->first + (keys ? at->by_key : at->by_name)];
+    const struct property *at = &s->property[n->first + lo],
+                          *p = &s->property[n->first + (keys ? at->by_key : at->by_name)];
     const char *prefix = s->text + (keys ? p->key : p->name);
     uint32_t hi = n->count;
     while (lo < hi) {
@@ -451,7 +458,8 @@ static void colon_step(struct step *s, struct thread *t, unsigned char c)
         blank(s, t, depth_of(s->w, t->top) + 1);
     } else if (c == ':') {
         int named = t->lo != NO_NAME;
-        if (enter(s, t, named ? schema->property[n->first + t->lo].child : n->rest, named ? t->lo + 1 : t->next, &value))
+        if (enter(s, t, named ? schema->property[n->first + t->lo].child : n->rest, named ? t->lo + 1 : t->next,
+                  &value))
             emit(s, &value);
     }
 }
@@ -512,7 +520,9 @@ static void name_in_pair_step(struct step *s, struct thread *t, unsigned char c)
     name_goes_on(schema, t, c);
     emit(s, t);
     const struct schema_node *n = &schema->node[t->node];
-    if (t->sub == IN_TEXT && (t->lo == NO_NAME || schema->property[n->first + schema->property[n->first + t->lo].by_name].name_size != t->len))
+    if (t->sub == IN_TEXT &&
+        (t->lo == NO_NAME ||
+         schema->property[n->first + schema->property[n->first + t->lo].by_name].name_size != t->len))
         finish(s, t->top);
 }
 
@@ -522,7 +532,8 @@ static void array_step(struct step *s, struct thread *t, unsigned char c)
 {
     const struct schema *schema = s->w->schema;
     const struct schema_node *n = &schema->node[t->node];
-    uint32_t depth = depth_of(s->w, t->top) + 1, item = t->next < n->count ? schema->child[n->first + t->next] : n->rest;
+    uint32_t depth = depth_of(s->w, t->top) + 1,
+             item = t->next < n->count ? schema->child[n->first + t->next] : n->rest;
     struct thread value;
     if (is_blank(c)) {
         blank(s, t, depth);

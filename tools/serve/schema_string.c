@@ -5,10 +5,14 @@
 
 static int hex(unsigned char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9' ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : -1;
 }
 
-/* \u and what follows it. A low half stands behind a high one, and nowhere else; U+0000, which many readers refuse, nowhere. */
+/* \u and what follows it. A low half stands behind a high one, and nowhere else; U+0000, which many readers refuse,
+ * nowhere. */
 static int hex_byte(struct thread *t, unsigned char c)
 {
     int digit = hex(c);
@@ -28,8 +32,15 @@ static int hex_byte(struct thread *t, unsigned char c)
 /* The bytes of a character of several bytes, after the first. */
 static int tail_byte(struct thread *t, unsigned char c)
 {
-    unsigned char least = t->sub == IN_E0 ? 0xa0 : t->sub == IN_F0 ? 0x90 : 0x80, most = t->sub == IN_ED ? 0x9f : t->sub == IN_F4 ? 0x8f : 0xbf;
-    uint16_t then = t->sub == IN_TAIL1 ? IN_TEXT : t->sub == IN_TAIL2 || t->sub == IN_E0 || t->sub == IN_ED ? IN_TAIL1 : IN_TAIL2;
+    unsigned char least = t->sub == IN_E0 ? 0xa0
+                          : t->sub == IN_F0 ? 0x90
+                          : 0x80,
+                  most = t->sub == IN_ED ? 0x9f
+                         : t->sub == IN_F4 ? 0x8f
+                         : 0xbf;
+    uint16_t then = t->sub == IN_TAIL1 ? IN_TEXT
+                    : t->sub == IN_TAIL2 || t->sub == IN_E0 || t->sub == IN_ED ? IN_TAIL1
+                    : IN_TAIL2;
     return go(t, c >= least && c <= most, then);
 }
 
@@ -96,7 +107,8 @@ int schema_raw_byte(const struct schema *s, struct thread *t, unsigned char c)
 {
     const struct schema_node *n = &s->node[t->node];
     int is_first = t->sub < IN_TAIL1;
-    if (!avoids(s, t, c) || (is_first && (!c || t->count >= n->most || (n->unless_json && !t->lo && strchr("\"[{", c)))))
+    if (!avoids(s, t, c) ||
+        (is_first && (!c || t->count >= n->most || (n->unless_json && !t->lo && strchr("\"[{", c)))))
         return REFUSED;
     t->count += is_first && (n->most != NO_LIMIT || t->count < n->least);
     if (is_first ? c >= 0x80 && !first_byte(t, c) : !tail_byte(t, c))

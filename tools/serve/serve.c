@@ -1,4 +1,5 @@
-/* tools/serve/serve.c -- `verbatim serve`: opens the model, starts the engine's thread and HTTP, and waits for a signal. */
+/* tools/serve/serve.c -- `verbatim serve`: opens the model, starts the engine's thread and HTTP, and waits for a
+ * signal. */
 #include "tools/serve/serve.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@
 #define DEFAULT_CACHE 65536 /* tokens, where all sequences together could use more */
 #define MOST_KEY 4096
 
-/* ---- failures ------------------------------------------------------------------------------------------------------ */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 int fail_with(struct failure *f, int status, const char *code, const char *field, const char *format, ...)
 {
@@ -40,7 +41,7 @@ int fail_by(struct failure *f, const vb_error *err)
     return fail_with(f, err->code == VB_BAD_ARGUMENT ? 400 : 500, NULL, "", "%s", err->message);
 }
 
-/* ---- the log ------------------------------------------------------------------------------------------------------- */
+/* ---- the log ----------------------------------------------------------------------------------------------------- */
 
 void server_log(struct server *s, const char *text, size_t size)
 {
@@ -66,7 +67,7 @@ static int open_log(struct server *s)
     return EXIT_DONE;
 }
 
-/* ---- signals ------------------------------------------------------------------------------------------------------- */
+/* ---- signals ----------------------------------------------------------------------------------------------------- */
 
 /* What a signal's handler needs: where to say it, and whether one came before. */
 static volatile sig_atomic_t listening, stopping;
@@ -106,13 +107,14 @@ static void wait_for_signal(struct server *s)
 {
     char byte = 'h';
     while (byte == 'h') {
-        struct pollfd one = {.fd = wake_pipe[0], .events = POLLIN}; /* ThreadSanitizer delivers signals inside of poll, and not of read */
+        struct pollfd one = {.fd = wake_pipe[0], .events = POLLIN}; /* ThreadSanitizer delivers signals inside of poll,
+                                                                       and not of read */
         if (poll(&one, 1, -1) == 1 && read(wake_pipe[0], &byte, 1) == 1 && byte == 'h')
             open_log(s);
     }
 }
 
-/* ---- the model ----------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 /* The last part of the path, without .gguf. */
 static const char *name_of(struct server *s, char room[256])
@@ -133,11 +135,13 @@ static const char *name_of(struct server *s, char room[256])
 static void choose_sizes(struct server *s)
 {
     struct cli *c = s->c;
-    long long most = vb_max_positions(c->model), spare = 1 + (c->session.drafting.tree.topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
+    long long most = vb_max_positions(c->model),
+              spare = 1 + (c->session.drafting.tree.topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
     long long context = c->context > 0 && c->context < most ? c->context : most;
     s->max_sequences = c->max_sequences ? c->max_sequences : 8;
     if (!c->cache_tokens) {
-        long long all = s->max_sequences * (context + spare), least = context + spare > DEFAULT_CACHE ? context + spare : DEFAULT_CACHE;
+        long long all = s->max_sequences * (context + spare),
+                  least = context + spare > DEFAULT_CACHE ? context + spare : DEFAULT_CACHE;
         c->cache_tokens = all < least ? all : least;
     }
     if (context > c->cache_tokens - spare)
@@ -175,7 +179,8 @@ static int32_t find_token(const struct server *s, const char *text)
     int32_t id;
     size_t count;
     vb_error err;
-    int found = s->tokenizer && !vb_encode(s->tokenizer, text, strlen(text), &id, 1, &count, &err) && count == 1 && id < s->vocabulary;
+    int found = s->tokenizer && !vb_encode(s->tokenizer, text, strlen(text), &id, 1, &count, &err) && count == 1 &&
+                id < s->vocabulary;
     return found ? id : -1;
 }
 
@@ -194,8 +199,8 @@ static size_t find_marks(struct server *s, int32_t *mark)
     return count;
 }
 
-/* Where drafts reach the output, they may depend on nothing but the request and the server's options. A session shows what the library
- * refuses. */
+/* Where drafts reach the output, they may depend on nothing but the request and the server's options. A session shows
+ * what the library refuses. */
 static int check_acceptance(struct server *s)
 {
     struct cli *c = s->c;
@@ -211,8 +216,10 @@ static int check_acceptance(struct server *s)
     o.drafting = s->drafting;
     o.context = s->context < 64 ? (int32_t)s->context : 64;
     if (!vb_draft_method_find(&method, s->drafting.method, NULL) && method.by_history)
-        return cli_fail(c, EXIT_USAGE, "--acceptance %s with %s: the drafts of a server's requests may not depend on the rounds before", cli_acceptance(c),
-                        method.name);
+        return cli_fail(c, EXIT_USAGE,
+                        "--acceptance %s with %s: the drafts of a server's requests may not depend on the rounds "
+                        "before",
+                        cli_acceptance(c), method.name);
     if (vb_session_open(&session, c->model, &o, &err))
         return cli_error(c, &err);
     vb_session_close(session);
@@ -239,7 +246,9 @@ static int read_pieces(struct server *s)
         rc = vocabulary_open(&s->pieces, s->tokenizer, s->vocabulary, s->special, end, ends, mark, marks);
     free(end);
     if (rc)
-        return cli_fail(s->c, EXIT_OTHER, rc == VB_NO_MEMORY ? "no memory for the vocabulary" : "the tokenizer cannot read the texts of its own tokens");
+        return cli_fail(s->c, EXIT_OTHER,
+                        rc == VB_NO_MEMORY ? "no memory for the vocabulary"
+                                           : "the tokenizer cannot read the texts of its own tokens");
     return EXIT_DONE;
 }
 
@@ -250,7 +259,8 @@ static int open_model(struct server *s, char name[256])
     if (code != EXIT_DONE)
         return code;
     if (c->context > vb_max_positions(c->model))
-        return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %d", c->context, vb_max_positions(c->model));
+        return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %d", c->context,
+                        vb_max_positions(c->model));
     vb_template *chat = NULL;
     if (c->tokenizer && !vb_template_open(&chat, c->model_dir, NULL, &s->chat_error))
         c->template = chat;
@@ -271,7 +281,7 @@ static int open_model(struct server *s, char name[256])
     return code == EXIT_DONE ? fingerprint_server(s) : code;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static void close_server(struct server *s, struct http *http)
 {
@@ -307,9 +317,12 @@ static int serve(struct server *s, struct http **http)
     listening = 1;
     atomic_store(&s->state, SERVER_READY);
     int is_ip6 = s->c->host && strchr(s->c->host, ':');
-    fprintf(stderr, "listening on http://%s%s%s:%d\n", is_ip6 ? "[" : "", s->c->host ? s->c->host : "127.0.0.1", is_ip6 ? "]" : "", port);
-    if (s->c->group_size > 1) /* the signals of a launcher reach all ranks, and some launchers then end them within a second */
-        fprintf(stderr, "rank 0 is process %ld; a signal to it alone stops the server as described in --help\n", (long)getpid());
+    fprintf(stderr, "listening on http://%s%s%s:%d\n", is_ip6 ? "[" : "", s->c->host ? s->c->host : "127.0.0.1",
+            is_ip6 ? "]" : "", port);
+    if (s->c->group_size > 1) /* the signals of a launcher reach all ranks, and some launchers then end them within a
+                                 second */
+        fprintf(stderr, "rank 0 is process %ld; a signal to it alone stops the server as described in --help\n",
+                (long)getpid());
     wait_for_signal(s);
     fputs("stopping: requests that run are finished; another signal ends at once\n", stderr);
     atomic_store(&s->state, SERVER_STOPPING);
@@ -321,7 +334,8 @@ static int serve(struct server *s, struct http **http)
 static int run(struct cli *c)
 {
     struct http *http = NULL;
-    struct server s = {.c = c, .max_waiting = c->max_waiting < 0 ? 256 : (int32_t)c->max_waiting, .created = (long long)time(NULL)};
+    struct server s = {.c = c, .max_waiting = c->max_waiting < 0 ? 256 : (int32_t)c->max_waiting,
+                       .created = (long long)time(NULL)};
     if (http_missing())
         return cli_fail(c, EXIT_OTHER, "%s", http_missing());
     json_memory_use();
@@ -333,29 +347,40 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--context", "Set the maximum number of tokens of one request, prompt and output together (default: the model's maximum)."},
+    {"--context",
+     "Set the maximum number of tokens of one request, prompt and output together (default: the model's maximum)."},
     {"--max-sequences", "Compute at most N sequences at the same time, 1 to 64 (default 8). Other sequences wait."},
-    {"--cache-tokens", "Set the total size of the KV cache in tokens, shared by all sequences (default: enough for --max-sequences requests of the "
-                       "maximum length, but at most 65536, or the length of one such request). When the cache is full, the newest sequence is "
-                       "preempted and recomputed later."},
-    {"--prefill", "Choose how the prompts of all requests are computed: contract or expanded (default contract). expanded is faster for long "
-                  "prompts, above all with a larger --prefill-chunk, and its results have other bits. The fingerprint of the server names it. "
-                  "If a prompt repeats an earlier answer, the tokens of this answer are computed again."},
-    {"--prefill-chunk", "Compute at most N tokens of prompts in one pass (default 512). A smaller N makes the gaps in running streams shorter while "
+    {"--cache-tokens", "Set the total size of the KV cache in tokens, shared by all sequences (default: enough for "
+                       "--max-sequences requests of the "
+                       "maximum length, but at most 65536, or the length of one such request). When the cache is full, "
+                       "the newest sequence is preempted and recomputed later."},
+    {"--prefill", "Choose how the prompts of all requests are computed: contract or expanded (default contract). "
+                  "expanded is faster for long "
+                  "prompts, above all with a larger --prefill-chunk, and its results have other bits. The fingerprint "
+                  "of the server names it. If a prompt repeats an earlier answer, the tokens of this answer are "
+                  "computed again."},
+    {"--prefill-chunk", "Compute at most N tokens of prompts in one pass (default 512). A smaller N makes the gaps in "
+                        "running streams shorter while "
                         "a long prompt is computed, and the prompt slower. The output is the same for every N."},
-    {"--draft", "Choose the draft method of requests that do not choose one (default none); `verbatim help --draft` lists the methods. Drafting "
+    {"--draft", "Choose the draft method of requests that do not choose one (default none); `verbatim help --draft` "
+                "lists the methods. Drafting "
                 "changes the speed but not the output."},
-    {"--acceptance", "Choose the rule by which the model accepts drafts, for all requests (default strict, which changes no output). With relaxed "
-                     "and rejection, the drafts influence the output, so --draft-tokens auto is refused. `verbatim help --acceptance` explains "
-                     "the rules."},
+    {"--acceptance", "Choose the rule by which the model accepts drafts, for all requests (default strict, which "
+                     "changes no output). With relaxed "
+                     "and rejection, the drafts influence the output, so --draft-tokens auto is refused. `verbatim "
+                     "help --acceptance` explains the rules."},
     {NULL, NULL}};
 
 const struct command command_serve = {
     "serve", "answer requests over HTTP in the format of the OpenAI API",
     "MODEL [--host HOST] [--port PORT] [--max-sequences N] [--cache-tokens N] [--api-key-file FILE] [OPTIONS]",
-    "Serves /v1/chat/completions, /v1/completions and /v1/models, and /tokenize, /detokenize, /apply-template, /tokenizer_info, /health,\n"
-    "/version and /metrics. A web page for conversations is at /. Several requests share each forward pass. The answer to a request is\n"
-    "the same as the output of `verbatim generate`, and does not depend on other requests. When the server is ready, it prints a line\n"
-    "with its address on stderr. On SIGTERM or Ctrl-C, it refuses new requests, completes the running ones, and ends. A second signal\n"
+    "Serves /v1/chat/completions, /v1/completions and /v1/models, and /tokenize, /detokenize, /apply-template, "
+    "/tokenizer_info, /health,\n"
+    "/version and /metrics. A web page for conversations is at /. Several requests share each forward pass. The answer "
+    "to a request is\n"
+    "the same as the output of `verbatim generate`, and does not depend on other requests. When the server is ready, "
+    "it prints a line\n"
+    "with its address on stderr. On SIGTERM or Ctrl-C, it refuses new requests, completes the running ones, and ends. "
+    "A second signal\n"
     "ends it immediately.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_ACCEPTANCE | TAKES_SERVE | TAKES_PREFILL, run, notes, 0, NULL};

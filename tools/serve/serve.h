@@ -1,4 +1,5 @@
-/* tools/serve/serve.h -- types that all parts of `verbatim serve` use: the server, and the reason why a request failed. */
+/* tools/serve/serve.h -- types that all parts of `verbatim serve` use: the server, and the reason why a request
+ * failed. */
 #ifndef VB_SERVE_H
 #define VB_SERVE_H
 
@@ -25,8 +26,8 @@ struct metrics;
 struct vocabulary;
 struct worker;
 
-/* After the state has become SERVER_READY, only `state` and the members after `lock` change. metrics and worker have their own
- * locks. */
+/* After the state has become SERVER_READY, only `state` and the members after `lock` change. metrics and worker have
+ * their own locks. */
 struct server {
     struct cli *c;
     const char *name;         /* the model's name in requests and answers */
@@ -37,11 +38,14 @@ struct server {
     struct meaning_kind meaning;   /* how the model writes reasoning and tool calls */
     unsigned char mark_byte[16];   /* the bytes that stand for the markers of tool calls in `pieces` (schema_calls.h) */
     int calls_as_objects;  /* the template wants the arguments of earlier tool calls as objects; else as texts */
-    char number_mark[24];  /* random: begins a text in place of a number that jansson cannot hold (conversation_calls.c) */
-    int calls_with_text;   /* the template wants an empty text, and not null, as the content of an answer with tool calls only */
+    char number_mark[24];  /* random: begins a text in place of a number that jansson cannot hold
+                              (conversation_calls.c) */
+    int calls_with_text;   /* the template wants an empty text, and not null, as the content of an answer with tool
+                              calls only */
     int32_t vocabulary;
     unsigned char *special;    /* [vocabulary]: as from vocabulary_special; NULL if the model has no tokenizer */
-    struct vocabulary *pieces; /* for response_format and forced tool calls; NULL if the model has no tokenizer or no end token */
+    struct vocabulary *pieces; /* for response_format and forced tool calls; NULL if the model has no tokenizer or no
+                                  end token */
     size_t context;           /* the largest number of tokens that prompt and answer can have together */
     vb_drafting drafting;     /* the draft method for requests that do not choose one */
     int32_t max_sequences, max_waiting;

@@ -17,7 +17,8 @@ static int piece_order(const void *a, const void *b, void *context)
 }
 
 /* token [n], sorted. `open` [longest]: the nodes above the one that is added. */
-static int make_trie(struct vocabulary *v, struct vocabulary_trie *trie, const int32_t *token, uint32_t n, uint32_t *open)
+static int make_trie(struct vocabulary *v, struct vocabulary_trie *trie, const int32_t *token, uint32_t n,
+                     uint32_t *open)
 {
     const struct vocabulary_bytes *before = NULL;
     size_t depth = 0; /* of `open` */
@@ -31,7 +32,8 @@ static int make_trie(struct vocabulary *v, struct vocabulary_trie *trie, const i
         for (; depth < p->size; depth++) {
             if (schema_grow(&trie->node, trie->count, &trie->room, sizeof *trie->node))
                 return VB_NO_MEMORY;
-            trie->node[trie->count] = (struct vocabulary_node){0, -1, (uint16_t)depth, (unsigned char)v->text[p->at + depth]};
+            trie->node[trie->count] = (struct vocabulary_node){0, -1, (uint16_t)depth,
+                                                               (unsigned char)v->text[p->at + depth]};
             open[depth] = trie->count++;
         }
         v->same[token[i]] = trie->node[open[p->size - 1]].token;
@@ -45,7 +47,8 @@ static int make_trie(struct vocabulary *v, struct vocabulary_trie *trie, const i
 
 static int make_tries(struct vocabulary *v)
 {
-    int32_t *token = malloc((size_t)(v->size + !v->size) * sizeof *token), *some = malloc((size_t)(v->size + !v->size) * sizeof *some);
+    int32_t *token = malloc((size_t)(v->size + !v->size) * sizeof *token),
+            *some = malloc((size_t)(v->size + !v->size) * sizeof *some);
     uint32_t *open = malloc((v->longest + 1) * sizeof *open), n = 0, not_plain = 0, scalar = 0;
     int rc = token && some && open ? VB_OK : VB_NO_MEMORY;
     for (int32_t t = 0; t < v->size && !rc; t++)
@@ -87,7 +90,8 @@ static uint32_t plain_characters(const char *text, size_t size)
     return n;
 }
 
-/* How many bytes of a piece a string may have. No string has a control character: one can only stand behind the end of the string. */
+/* How many bytes of a piece a string may have. No string has a control character: one can only stand behind the end of
+ * the string. */
 static uint32_t bytes_in_string(const char *text, size_t size)
 {
     size_t n = 0;
@@ -166,7 +170,8 @@ static int take_pieces(struct vocabulary *v, const struct vocabulary_piece *piec
     return VB_OK;
 }
 
-int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece *piece, int32_t size, const int32_t *end, size_t ends)
+int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece *piece, int32_t size,
+                         const int32_t *end, size_t ends)
 {
     struct vocabulary *v = calloc(1, sizeof *v);
     size_t n = (size_t)size + 1;
@@ -206,8 +211,8 @@ void vocabulary_close(struct vocabulary *v)
 {
     if (!v)
         return;
-    void *blocks[] = {v->piece, v->said, v->text, v->same, v->all.node, v->not_plain.node, v->scalar.node, v->is_plain, v->is_name, v->is_scalar, v->plain, v->plain_up_to, v->end, v->may_close,
-                      v->closing, v};
+    void *blocks[] = {v->piece, v->said, v->text, v->same, v->all.node, v->not_plain.node, v->scalar.node, v->is_plain,
+                      v->is_name, v->is_scalar, v->plain, v->plain_up_to, v->end, v->may_close, v->closing, v};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         free(blocks[i]);
 }
@@ -246,8 +251,8 @@ int vocabulary_special(unsigned char **out, const vb_tokenizer *tokenizer, int32
     return rc;
 }
 
-int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special, const int32_t *end, size_t ends,
-                    const int32_t *mark, size_t marks)
+int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special,
+                    const int32_t *end, size_t ends, const int32_t *mark, size_t marks)
 {
     static const char bytes[VOCABULARY_MARKS] = "\xf8\xf9\xfa\xfb\xfc\xfd\xfe\xff";
     struct vocabulary_piece *piece = calloc((size_t)size + 1, sizeof *piece);

@@ -30,9 +30,11 @@ struct vocabulary {
     struct vocabulary_trie all, not_plain, scalar;
     uint32_t longest;        /* bytes */
     uint32_t longest_in_string; /* the most bytes that a string may have of a piece that is not plain */
-    unsigned char *is_plain; /* [size]: the piece is whole characters that stand in a string as they are, and neither < nor > */
+    unsigned char *is_plain; /* [size]: the piece is whole characters that stand in a string as they are, and neither <
+                                nor > */
     unsigned char *is_name;  /* [size]: it is plain and has no space */
-    unsigned char *is_scalar; /* [size]: it is plain, and may be a part of a number, true, false or null, or begin an object or an array */
+    unsigned char *is_scalar; /* [size]: it is plain, and may be a part of a number, true, false or null, or begin an
+                                 object or an array */
     int32_t *plain;          /* those tokens, short ones first */
     uint32_t *plain_up_to;   /* [most_characters + 1]: how many of them have at most so many characters */
     uint32_t most_characters;

@@ -31,7 +31,7 @@ struct worker {
     double looked; /* when it last looked at the clients' sockets */
 };
 
-/* ---- from other threads -------------------------------------------------------------------------------------------- */
+/* ---- from other threads ------------------------------------------------------------------------------------------ */
 
 int worker_submit(struct worker *w, struct serve_job *job, struct failure *f)
 {
@@ -41,7 +41,8 @@ int worker_submit(struct worker *w, struct serve_job *job, struct failure *f)
     if (atomic_load(&w->server->state) == SERVER_STOPPING) {
         status = fail_with(f, 503, NULL, "", "the server is stopping and takes no new requests");
     } else if (there >= most + (size_t)w->server->max_waiting) {
-        status = fail_with(f, 429, "queue_full", "", "%zu sequences run or wait, which is as many as this server takes; try again", there);
+        status = fail_with(f, 429, "queue_full", "",
+                           "%zu sequences run or wait, which is as many as this server takes; try again", there);
     } else {
         job_hold(job);
         job->began = job->last_news = cli_seconds();
@@ -72,7 +73,7 @@ void worker_finish(struct worker *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- the ends of sequences ----------------------------------------------------------------------------------------- */
+/* ---- the ends of sequences --------------------------------------------------------------------------------------- */
 
 static const char *reason_of(const struct serve_choice *choice)
 {
@@ -91,7 +92,8 @@ static void end_choice(struct serve_choice *choice, const vb_error *error, const
     if (result)
         choice->result = *result;
     if (error && error->code == VB_UNSUPPORTED && job->schema) /* the mask returned it: see schema_byte */
-        choice->error = (vb_error){VB_BAD_ARGUMENT, "the schema of response_format or of the tools is too ambiguous: too many of its alternatives begin alike"};
+        choice->error = (vb_error){VB_BAD_ARGUMENT, "the schema of response_format or of the tools is too ambiguous: "
+                                                    "too many of its alternatives begin alike"};
     else if (error && error->code)
         choice->error = *error;
     else if (choice->no_memory)
@@ -108,15 +110,16 @@ static void done(void *context, const vb_request_end *end)
     end_choice(choice, end->error, end->result);
 }
 
-/* ---- one turn ------------------------------------------------------------------------------------------------------ */
+/* ---- one turn ---------------------------------------------------------------------------------------------------- */
 
 static void add_choice(struct worker *w, struct serve_choice *choice)
 {
     struct serve_job *job = choice->job;
     vb_error err = {0};
     int tells = job_wants_prompt_rows(job) && choice->first == choice;
-    vb_request request = {.tokens = choice->prompt->tokens, .count = choice->prompt->count, .sampling = &choice->sampling,
-                          .drafting = &job->drafting, .prompt_row = tells ? choice_prompt_row : NULL, .done = done, .context = choice,
+    vb_request request = {.tokens = choice->prompt->tokens, .count = choice->prompt->count,
+                          .sampling = &choice->sampling, .drafting = &job->drafting,
+                          .prompt_row = tells ? choice_prompt_row : NULL, .done = done, .context = choice,
                           .options = {.max_tokens = job->max_tokens, .ignore_eos = job->ignore_eos, .fingerprint = 1,
                                       .callback = choice_token, .context = choice, .tokenizer = job->server->tokenizer,
                                       .stop_tokens = job->stop_tokens, .stop_token_count = (size_t)job->num_stop_tokens,
@@ -224,7 +227,8 @@ static int publish(struct worker *w, struct serve_job *job, double now)
     return over;
 }
 
-/* Counts the sequences that go on; before anything is published, so that a client that sees its answer's end finds room. */
+/* Counts the sequences that go on; before anything is published, so that a client that sees its answer's end finds
+ * room. */
 static void count_sequences(struct worker *w)
 {
     size_t left = 0;
@@ -261,7 +265,8 @@ static void publish_all(struct worker *w)
     metrics_state(w->server->metrics, &state);
 }
 
-/* Sleeps until there is something to do; for a short time only while jobs exist. Returns 0 when the worker is to end. */
+/* Sleeps until there is something to do; for a short time only while jobs exist. Returns 0 when the worker is to
+ * end. */
 static int wait_for_work(struct worker *w)
 {
     struct timespec until;
@@ -299,7 +304,7 @@ static void *run(void *context)
     return NULL;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static void init_locks(struct worker *w)
 {
@@ -323,7 +328,8 @@ int worker_open(struct worker **out, struct server *server)
     init_locks(w);
     w->server = server;
     w->inbox_end = &w->inbox;
-    vb_batch_options o = {.session = c->session, .max_sequences = server->max_sequences, .cache_tokens = c->cache_tokens,
+    vb_batch_options o = {.session = c->session, .max_sequences = server->max_sequences,
+                          .cache_tokens = c->cache_tokens,
                           .keep_finished = 2 * server->max_sequences < 64 ? 2 * server->max_sequences : 64};
     o.session.drafting = server->drafting;
     o.session.context = (int32_t)server->context;

@@ -1,7 +1,7 @@
 /* tools/trace/against.c -- `verbatim trace --against LOG`: finds the first pass of another engine's log that differs.
  *
- * LOG has one JSON object per line, one for each pass, in the order of the passes. It may have any of the keys below. A key that is
- * missing is not compared. If no line is a pass of a module, only the passes of the target are compared. */
+ * LOG has one JSON object per line, one for each pass, in the order of the passes. It may have any of the keys below. A
+ * key that is missing is not compared. If no line is a pass of a module, only the passes of the target are compared. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,15 +11,42 @@
 #include "tools/trace/slots.h"
 #include "tools/trace/trace.h"
 
-/* Keys from KEY_INPUT to KEY_NUM_TOKENS are lists. Those from KEY_SEQUENCES to KEY_NUM_TOKENS are for batches alone, and those from
- * KEY_PLANNED_IDS on for --schedule async alone. In a batch, the other keys of --schedule async and `accepted` are lists as well. */
-enum log_key { KEY_ROUND, KEY_PASS, KEY_DEPTH, KEY_MODULE, KEY_ACCEPTED, KEY_CONTEXT, KEY_INPUT, KEY_INDEX, KEY_POSITIONS, KEY_SLOTS, KEY_HEAD,
-               KEY_DRAFTS, KEY_TOKENS, KEY_SEQUENCES, KEY_QUERIES, KEY_CONTEXTS, KEY_NUM_DRAFTS, KEY_NUM_TOKENS, KEY_PLANNED_IDS, KEY_PLANNED,
-               KEY_COMPUTED, KEY_PLACEHOLDERS, KEY_REJECTED, KEY_COMMITTED, KEY_ALLOCATED, KEYS };
-static const char *const keys[KEYS] = {"round", "pass", "depth", "module", "accepted", "context_length", "input_ids", "index", "positions", "slots",
-                                       "lm_head_indices", "drafts", "tokens", "sequences", "q_lens", "context_lengths", "num_drafts", "num_tokens",
-                                       "planned_ids", "planned_positions", "num_computed_tokens", "num_output_placeholders", "rejected",
-                                       "kv_committed_len", "kv_allocated_len"};
+/* Keys from KEY_INPUT to KEY_NUM_TOKENS are lists. Those from KEY_SEQUENCES to KEY_NUM_TOKENS are for batches alone,
+ * and those from KEY_PLANNED_IDS on for --schedule async alone. In a batch, the other keys of --schedule async and
+ * `accepted` are lists as well. */
+enum log_key {
+    KEY_ROUND,
+    KEY_PASS,
+    KEY_DEPTH,
+    KEY_MODULE,
+    KEY_ACCEPTED,
+    KEY_CONTEXT,
+    KEY_INPUT,
+    KEY_INDEX,
+    KEY_POSITIONS,
+    KEY_SLOTS,
+    KEY_HEAD,
+    KEY_DRAFTS,
+    KEY_TOKENS,
+    KEY_SEQUENCES,
+    KEY_QUERIES,
+    KEY_CONTEXTS,
+    KEY_NUM_DRAFTS,
+    KEY_NUM_TOKENS,
+    KEY_PLANNED_IDS,
+    KEY_PLANNED,
+    KEY_COMPUTED,
+    KEY_PLACEHOLDERS,
+    KEY_REJECTED,
+    KEY_COMMITTED,
+    KEY_ALLOCATED,
+    KEYS
+};
+static const char *const keys[KEYS] = {"round", "pass", "depth", "module", "accepted", "context_length", "input_ids",
+                                       "index", "positions", "slots", "lm_head_indices", "drafts", "tokens",
+                                       "sequences", "q_lens", "context_lengths", "num_drafts", "num_tokens",
+                                       "planned_ids", "planned_positions", "num_computed_tokens",
+                                       "num_output_placeholders", "rejected", "kv_committed_len", "kv_allocated_len"};
 
 struct log_search {
     struct cli *c;
@@ -62,10 +89,15 @@ static int add_line(struct log_search *s, json_t *line, size_t number)
         return EXIT_DONE;
     for (int k = 0; k < KEYS; k++) {
         const json_t *value = has_key(s, k) ? json_object_get(line, keys[k]) : NULL;
-        int fits = !value || json_is_null(value) || (wants_list(s, k) ? is_list(value) : k == KEY_PASS ? json_is_string(value) : json_is_integer(value));
+        int fits = !value || json_is_null(value) ||
+                   (wants_list(s, k) ? is_list(value)
+                    : k == KEY_PASS ? json_is_string(value)
+                    : json_is_integer(value));
         if (!fits)
             return cli_fail(s->c, EXIT_OTHER, "%s: line %zu: %s must be %s", s->c->against, number, keys[k],
-                            wants_list(s, k) ? "a list of integers" : k == KEY_PASS ? "\"target\" or \"module\"" : "an integer");
+                            wants_list(s, k) ? "a list of integers"
+                            : k == KEY_PASS ? "\"target\" or \"module\""
+                            : "an integer");
         s->seen[k] |= value && !json_is_null(value);
     }
     json_object_set_new(line, "line", json_integer((json_int_t)number));
@@ -98,7 +130,10 @@ static int read_log(struct log_search *s)
     for (int k = 0; k < KEYS; k++)
         known |= k != KEY_ROUND && s->seen[k];
     if (code == EXIT_DONE && !known)
-        code = cli_fail(s->c, EXIT_OTHER, "%s: no line has one of the keys that `verbatim trace --json` prints, such as positions or accepted", s->c->against);
+        code = cli_fail(s->c, EXIT_OTHER,
+                        "%s: no line has one of the keys that `verbatim trace --json` prints, such as positions or "
+                        "accepted",
+                        s->c->against);
     return code;
 }
 
@@ -107,7 +142,8 @@ static int read_log(struct log_search *s)
 /* The tokens that a pass chose, or the drafts that it verified. Returns a new reference. */
 static json_t *tokens_of(const json_t *pass, int drafts)
 {
-    const json_t *from = json_object_get(pass, drafts ? "input_ids" : "chosen"), *draft = json_object_get(pass, "draft"), *item;
+    const json_t *from = json_object_get(pass, drafts ? "input_ids" : "chosen"),
+                 *draft = json_object_get(pass, "draft"), *item;
     json_t *out = json_array();
     size_t i;
     json_array_foreach(from, i, item)
@@ -151,7 +187,8 @@ static const json_t *target_of(const struct log_search *s, const json_t *pass)
     const json_t *other;
     size_t i;
     json_array_foreach(s->passes, i, other)
-        if (json_is_null(json_object_get(other, "depth")) && json_equal(json_object_get(other, "round"), json_object_get(pass, "round")) &&
+        if (json_is_null(json_object_get(other, "depth")) &&
+            json_equal(json_object_get(other, "round"), json_object_get(pass, "round")) &&
             json_integer_value(json_object_get(other, "rank")) == json_integer_value(json_object_get(pass, "rank")))
             return other;
     return NULL;
@@ -168,8 +205,8 @@ static json_t *part_of(const json_t *parts, const json_t *sequence)
     return NULL;
 }
 
-/* The pass with its parts in the order in which the log lists the sequences, so that engines may order a batch as they like. The pass
- * itself if the log does not list each of its sequences once. Returns a new reference. */
+/* The pass with its parts in the order in which the log lists the sequences, so that engines may order a batch as they
+ * like. The pass itself if the log does not list each of its sequences once. Returns a new reference. */
 static json_t *in_order_of(const json_t *pass, const json_t *sequences)
 {
     const json_t *ours = json_object_get(pass, "parts"), *sequence;
@@ -178,7 +215,8 @@ static json_t *in_order_of(const json_t *pass, const json_t *sequences)
     json_array_foreach(sequences, i, sequence)
         if (part_of(ours, sequence) && !part_of(parts, sequence))
             json_array_append(parts, part_of(ours, sequence));
-    if (ours && json_array_size(parts) == json_array_size(ours) && json_array_size(sequences) == json_array_size(ours)) {
+    if (ours && json_array_size(parts) == json_array_size(ours) &&
+        json_array_size(sequences) == json_array_size(ours)) {
         copy = json_copy((json_t *)(uintptr_t)pass);
         json_object_set(copy, "parts", parts);
         batch_pass_finish(copy);
@@ -198,8 +236,9 @@ static void compare_pass(struct log_search *s, const json_t *theirs, const json_
         ours = ours_at(pass, (enum log_key)k);
         int same = k == KEY_SLOTS ? slots_agree(&s->slots, pass, value) : json_equal(value, ours);
         if (!same)
-            s->difference = json_pack("{s:O,s:O,s:O,s:s,s:O,s:O}", "line", json_object_get(theirs, "line"), "round", json_object_get(pass, "round"),
-                                      "pass", json_object_get(pass, "pass"), "key", keys[k], "theirs", value, "ours", ours);
+            s->difference = json_pack("{s:O,s:O,s:O,s:s,s:O,s:O}", "line", json_object_get(theirs, "line"), "round",
+                                      json_object_get(pass, "round"), "pass", json_object_get(pass, "pass"), "key",
+                                      keys[k], "theirs", value, "ours", ours);
         json_decref(ours);
     }
     slots_end(&s->slots, pass);
@@ -261,16 +300,19 @@ static void tell(const struct log_search *s)
                 printf("%s %s", n++ ? "," : "", keys[k]);
         putchar('\n');
         if (left)
-            printf("%s has %zu more passes than this run of %zu; -n sets the number of tokens\n", s->c->against, left, s->compared);
+            printf("%s has %zu more passes than this run of %zu; -n sets the number of tokens\n", s->c->against, left,
+                   s->compared);
         return;
     }
-    printf("round %lld, pass of the %s: %s is ", (long long)json_integer_value(json_object_get(d, "round")), json_string_value(json_object_get(d, "pass")),
-           json_string_value(json_object_get(d, "key")));
+    printf("round %lld, pass of the %s: %s is ", (long long)json_integer_value(json_object_get(d, "round")),
+           json_string_value(json_object_get(d, "pass")), json_string_value(json_object_get(d, "key")));
     put_value(json_object_get(d, "theirs"));
     printf(" in line %lld of %s, and ", (long long)json_integer_value(json_object_get(d, "line")), s->c->against);
     put_value(json_object_get(d, "ours"));
-    printf(" here%s\n\nThis round here:\n",
-           strcmp(json_string_value(json_object_get(d, "key")), "slots") ? "" : s->c->prompts ? " (a slot of the log holds another row of a sequence)" : " (a slot of the log must always stand for the same slot here)");
+    printf(" here%s\n\nThis round here:\n", strcmp(json_string_value(json_object_get(d, "key")), "slots") ? ""
+                                            : s->c->prompts
+                                                ? " (a slot of the log holds another row of a sequence)"
+                                                : " (a slot of the log must always stand for the same slot here)");
     put_round(s);
 }
 
@@ -282,8 +324,9 @@ int trace_against(struct cli *c, const json_t *passes)
     if (code == EXIT_DONE) {
         compare_all(&s);
         if (c->json) {
-            json_t *out = json_pack("{s:b,s:I,s:I,s:O*}", "agrees", !s.difference, "compared", (json_int_t)s.compared, "left",
-                                    (json_int_t)(json_array_size(s.log) - s.compared), "difference", s.difference);
+            json_t *out = json_pack("{s:b,s:I,s:I,s:O*}", "agrees", !s.difference, "compared", (json_int_t)s.compared,
+                                    "left", (json_int_t)(json_array_size(s.log) - s.compared), "difference",
+                                    s.difference);
             json_dumpf(cli_must(out), stdout, JSON_COMPACT);
             putchar('\n');
             json_decref(out);

@@ -11,7 +11,10 @@ static json_t *counting(long long first, long long count)
     return list;
 }
 
-static long long at(const json_t *pass, const char *key, size_t i) { return json_integer_value(json_array_get(json_object_get(pass, key), i)); }
+static long long at(const json_t *pass, const char *key, size_t i)
+{
+    return json_integer_value(json_array_get(json_object_get(pass, key), i));
+}
 static long long larger(long long a, long long b) { return a > b ? a : b; }
 
 /* ---- a result ---- */
@@ -27,9 +30,10 @@ static void process(struct async_book *b)
     b->tokens += b->flying_tokens;
     b->committed += b->flying_decodes && b->drafts ? b->flying_tokens : 0;
     json_object_set_new(b->flying, "rejected", json_integer(rejected));
-    json_object_set_new(b->flying, "after", json_pack("{s:I,s:I,s:I,s:I}", "num_tokens", (json_int_t)b->tokens, "num_computed_tokens",
-                                                      (json_int_t)b->computed, "num_output_placeholders", (json_int_t)b->placeholders,
-                                                      "kv_committed_len", (json_int_t)b->committed));
+    json_object_set_new(b->flying, "after",
+                        json_pack("{s:I,s:I,s:I,s:I}", "num_tokens", (json_int_t)b->tokens, "num_computed_tokens",
+                                  (json_int_t)b->computed, "num_output_placeholders", (json_int_t)b->placeholders,
+                                  "kv_committed_len", (json_int_t)b->committed));
     b->flying = NULL;
 }
 
@@ -61,8 +65,8 @@ static long long committed_rows(const json_t *pass)
     return rows;
 }
 
-/* Returns the token ids of a planned pass. When the scheduler plans it, the previous round is still being computed. So its new
- * token and the drafts are not known yet, and each of them is a placeholder. */
+/* Returns the token ids of a planned pass. When the scheduler plans it, the previous round is still being computed. So
+ * its new token and the drafts are not known yet, and each of them is a placeholder. */
 static json_t *planned_ids(const struct async_book *b, const json_t *pass, long long rows)
 {
     json_t *ids = json_array();
@@ -71,7 +75,8 @@ static json_t *planned_ids(const struct async_book *b, const json_t *pass, long 
     return ids;
 }
 
-/* SGLang: prepare_for_decode, which reserves rows for two rounds; without drafts, one row. A prompt's rows are known. */
+/* SGLang: prepare_for_decode, which reserves rows for two rounds; without drafts, one row. A prompt's rows are
+ * known. */
 static void reserve(struct async_book *b, int decodes, long long rows)
 {
     if (!decodes)
@@ -82,7 +87,8 @@ static void reserve(struct async_book *b, int decodes, long long rows)
         b->allocated = ++b->committed;
 }
 
-/* Whether the pass begins with the newest token, which is known or in flight. A loaded session may begin with such a pass. */
+/* Whether the pass begins with the newest token, which is known or in flight. A loaded session may begin with such a
+ * pass. */
 static int decodes_now(const struct async_book *b, const json_t *pass)
 {
     size_t rows = json_array_size(json_object_get(pass, "draft"));
@@ -103,10 +109,12 @@ void async_add(struct async_book *b, json_t *pass)
     long long rows = decodes ? 1 + b->drafts : committed_rows(pass);
     b->reserved = larger(b->reserved, b->computed + rows + b->drafts);
     reserve(b, decodes, rows);
-    json_t *plan = json_pack("{s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "planned_ids", planned_ids(b, pass, rows), "planned_positions",
-                             counting(b->computed, rows), "num_tokens", (json_int_t)b->tokens, "num_computed_tokens", (json_int_t)b->computed,
-                             "num_output_placeholders", (json_int_t)b->placeholders, "correction", (json_int_t)(first - b->computed), "reserved",
-                             (json_int_t)b->reserved, "kv_committed_len", (json_int_t)b->committed, "kv_allocated_len", (json_int_t)b->allocated);
+    json_t *plan = json_pack("{s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "planned_ids", planned_ids(b, pass, rows),
+                             "planned_positions", counting(b->computed, rows), "num_tokens", (json_int_t)b->tokens,
+                             "num_computed_tokens", (json_int_t)b->computed, "num_output_placeholders",
+                             (json_int_t)b->placeholders, "correction", (json_int_t)(first - b->computed), "reserved",
+                             (json_int_t)b->reserved, "kv_committed_len", (json_int_t)b->committed, "kv_allocated_len",
+                             (json_int_t)b->allocated);
     json_object_set_new(pass, "async", plan);
     b->computed += rows; /* _update_after_schedule */
     b->placeholders += chosen ? rows - committed_rows(pass) + 1 : 0;
@@ -124,15 +132,31 @@ void async_end(struct async_book *b)
     /* schedule() plans no round if the one in flight surely chooses the last token */
     int ends = b->placeholders > 0 && b->computed + 2 - b->placeholders >= b->end;
     if (b->flying && !ends)
-        json_object_set_new(b->flying, "planned_in_vain", counting(b->computed, b->tokens + b->placeholders + b->drafts - b->computed));
+        json_object_set_new(b->flying, "planned_in_vain",
+                            counting(b->computed, b->tokens + b->placeholders + b->drafts - b->computed));
     process(b);
 }
 
 /* ---- the table ---- */
 
-enum { ROUND, SEQUENCE, IDS, PLANNED, REAL, TOKENS, COMPUTED, PLACEHOLDERS, RESERVED, REJECTED, AFTER, COMMITTED, ALLOCATED, COLUMNS };
-static const char *const titles[COLUMNS] = {"round", "seq", "planned ids", "planned", "positions", "tokens", "computed", "placeholders", "reserved", "rejected",
-                                            "then", "committed", "allocated"};
+enum {
+    ROUND,
+    SEQUENCE,
+    IDS,
+    PLANNED,
+    REAL,
+    TOKENS,
+    COMPUTED,
+    PLACEHOLDERS,
+    RESERVED,
+    REJECTED,
+    AFTER,
+    COMMITTED,
+    ALLOCATED,
+    COLUMNS
+};
+static const char *const titles[COLUMNS] = {"round", "seq", "planned ids", "planned", "positions", "tokens", "computed",
+                                            "placeholders", "reserved", "rejected", "then", "committed", "allocated"};
 
 /* The numbers of a list with blanks between them. A long list is shortened to "0 1 .. 9". */
 static void set_list(struct columns *t, size_t column, const json_t *list)
@@ -141,7 +165,8 @@ static void set_list(struct columns *t, size_t column, const json_t *list)
     char text[400] = "", *p = text;
     for (size_t i = 0; i < n; i++)
         if (n <= 16 || i < 2 || i + 1 == n)
-            p += snprintf(p, sizeof text - (size_t)(p - text), "%s%lld", i ? " " : "", (long long)json_integer_value(json_array_get(list, i)));
+            p += snprintf(p, sizeof text - (size_t)(p - text), "%s%lld", i ? " " : "",
+                          (long long)json_integer_value(json_array_get(list, i)));
         else if (i == 2)
             p += snprintf(p, sizeof text - (size_t)(p - text), " ..");
     columns_set(t, column, "%s", text);
@@ -154,7 +179,8 @@ static void set_number(struct columns *t, size_t column, const json_t *object, c
 
 static void add_row(struct columns *t, const json_t *pass, const json_t *round)
 {
-    const json_t *plan = json_object_get(pass, "async"), *after = json_object_get(plan, "after"), *vain = json_object_get(plan, "planned_in_vain");
+    const json_t *plan = json_object_get(pass, "async"), *after = json_object_get(plan, "after"),
+                 *vain = json_object_get(plan, "planned_in_vain");
     columns_row(t);
     columns_set(t, ROUND, "%lld", (long long)json_integer_value(round));
     set_number(t, SEQUENCE, pass, "sequence");

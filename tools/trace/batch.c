@@ -1,4 +1,5 @@
-/* tools/trace/batch.c -- `verbatim trace --prompts`: computes the prompts of a file in one batch, and records its passes. */
+/* tools/trace/batch.c -- `verbatim trace --prompts`: computes the prompts of a file in one batch, and records its
+ * passes. */
 #include "tools/trace/batch.h"
 
 #include <stdlib.h>
@@ -46,18 +47,23 @@ struct trace_batch {
 
 /* ---- events ---- */
 
-/* A part decodes if its first row is that of the newest token. Otherwise it computes a prompt, or rows that were removed. */
+/* A part decodes if its first row is that of the newest token. Otherwise it computes a prompt, or rows that were
+ * removed. */
 static int decodes(const struct trace_sequence *s, const json_t *part)
 {
-    return s->chosen && json_integer_value(json_array_get(json_object_get(part, "index"), 0)) == (json_int_t)(s->prompt.count + s->chosen - 1);
+    return s->chosen && json_integer_value(json_array_get(json_object_get(part, "index"), 0)) ==
+                            (json_int_t)(s->prompt.count + s->chosen - 1);
 }
 
-static size_t sequence_of(const struct trace_rank *r, int64_t request) { return (size_t)request * r->all->ranks + r->number; }
+static size_t sequence_of(const struct trace_rank *r, int64_t request)
+{
+    return (size_t)request * r->all->ranks + r->number;
+}
 
 static json_t *begin_pass(struct trace_rank *r, const vb_trace *t, const json_t *part)
 {
-    json_t *pass = json_pack("{s:I,s:O,s:O}", "round", (json_int_t)r->all->round, "pass", json_object_get(part, "pass"), "depth",
-                             json_object_get(part, "depth"));
+    json_t *pass = json_pack("{s:I,s:O,s:O}", "round", (json_int_t)r->all->round, "pass", json_object_get(part, "pass"),
+                             "depth", json_object_get(part, "depth"));
     if (json_object_get(part, "module"))
         json_object_set(pass, "module", json_object_get(part, "module"));
     json_object_set_new(pass, "parts", json_array());
@@ -92,9 +98,10 @@ static json_t *ending(const struct cli *c, size_t sequence, const vb_request_end
         return json_pack("{s:I,s:s}", "sequence", (json_int_t)sequence, "error", end->error->message);
     json_t *pieces, *tokens = trace_ids(c, end->tokens + end->prompt, end->count - end->prompt, &pieces);
     snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)end->result->fingerprint);
-    return json_pack("{s:I,s:o,s:o,s:s,s:s,s:I,s:I,s:o}", "sequence", (json_int_t)sequence, "tokens", tokens, "pieces", pieces, "finish_reason",
-                     end->result->finish == VB_FINISH_STOP ? "stop" : "length", "fingerprint", fingerprint, "cached_tokens",
-                     (json_int_t)end->result->cached_tokens, "preemptions", (json_int_t)end->result->preemptions, "stats",
+    return json_pack("{s:I,s:o,s:o,s:s,s:s,s:I,s:I,s:o}", "sequence", (json_int_t)sequence, "tokens", tokens, "pieces",
+                     pieces, "finish_reason", end->result->finish == VB_FINISH_STOP ? "stop" : "length", "fingerprint",
+                     fingerprint, "cached_tokens", (json_int_t)end->result->cached_tokens, "preemptions",
+                     (json_int_t)end->result->preemptions, "stats",
                      cli_stats(end->result, cli_used_tokens(c, end->result)));
 }
 
@@ -122,7 +129,8 @@ static void list_events(const struct trace_rank *r)
         size_t p;
         json_array_foreach(json_object_get(r->target, "parts"), p, part)
             computed |= json_integer_value(json_object_get(part, "sequence")) == (json_int_t)i;
-        int happened[BATCH_EVENTS] = {computed && !s->runs, s->lost && !s->finished && !computed, s->finished && (computed || s->runs)};
+        int happened[BATCH_EVENTS] = {computed && !s->runs, s->lost && !s->finished && !computed,
+                                      s->finished && (computed || s->runs)};
         for (int e = 0; e < BATCH_EVENTS; e++)
             if (happened[e])
                 json_array_append_new(lists[e], json_integer((json_int_t)i));
@@ -251,12 +259,13 @@ static json_t *heading(const struct trace_batch *b, const vb_batch_state *state)
     for (size_t i = 0; i < b->count; i++) {
         const struct prompt *q = &b->sequences[i].prompt;
         json_t *pieces, *tokens = trace_ids(b->c, q->tokens, q->count, &pieces);
-        json_array_append_new(sequences, json_pack("{s:I,s:O?,s:o,s:o}", "sequence", (json_int_t)i, "id", q->id, "prompt", tokens,
-                                                   "prompt_pieces", pieces));
+        json_array_append_new(sequences, json_pack("{s:I,s:O?,s:o,s:o}", "sequence", (json_int_t)i, "id", q->id,
+                                                   "prompt", tokens, "prompt_pieces", pieces));
     }
-    return json_pack("{s:s,s:s,s:i,s:s,s:b,s:I,s:I,s:o}", "event", "begin", "draft", cli_draft_name(b->c), "draft_tokens",
-                     cli_draft_tokens(b->c), "conventions", b->c->conventions, "padded", b->c->session.padded, "cache_tokens",
-                     (json_int_t)state->cache_tokens, "ranks", (json_int_t)b->ranks, "sequences", sequences);
+    return json_pack("{s:s,s:s,s:i,s:s,s:b,s:I,s:I,s:o}", "event", "begin", "draft", cli_draft_name(b->c),
+                     "draft_tokens", cli_draft_tokens(b->c), "conventions", b->c->conventions, "padded",
+                     b->c->session.padded, "cache_tokens", (json_int_t)state->cache_tokens, "ranks",
+                     (json_int_t)b->ranks, "sequences", sequences);
 }
 
 static json_t *summary(const struct trace_batch *b, const vb_batch_state *state)
@@ -264,8 +273,9 @@ static json_t *summary(const struct trace_batch *b, const vb_batch_state *state)
     json_t *sequences = json_array();
     for (size_t i = 0; i < b->count; i++)
         json_array_append(sequences, b->sequences[i].end);
-    json_t *end = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I}", "event", "end", "sequences", sequences, "passes", (json_int_t)state->passes, "preemptions",
-                            (json_int_t)state->preemptions, "shared_tokens", (json_int_t)state->shared_tokens, "most_cache_tokens_used",
+    json_t *end = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I}", "event", "end", "sequences", sequences, "passes",
+                            (json_int_t)state->passes, "preemptions", (json_int_t)state->preemptions, "shared_tokens",
+                            (json_int_t)state->shared_tokens, "most_cache_tokens_used",
                             (json_int_t)state->most_cache_tokens_used);
     if (b->ranks > 1)
         json_object_set_new(cli_must(end), "ranks", ranks_summary(b->passes, b->ranks));
@@ -293,14 +303,16 @@ static void add_async(const struct trace_batch *b, size_t sequence)
 {
     const struct prompt *q = &b->sequences[sequence].prompt;
     vb_drafting drafting = prompts_drafting(b->c, q);
-    long long context = b->c->context > 0 ? b->c->context : vb_max_positions(b->c->model), end = (long long)(q->count + q->max_tokens);
-    struct async_book book = {.drafts = vb_draft_tokens(b->c->model, &drafting), .prompt = (long long)q->count, .tokens = (long long)q->count,
-                              .end = end < context ? end : context};
+    long long context = b->c->context > 0 ? b->c->context : vb_max_positions(b->c->model),
+              end = (long long)(q->count + q->max_tokens);
+    struct async_book book = {.drafts = vb_draft_tokens(b->c->model, &drafting), .prompt = (long long)q->count,
+                              .tokens = (long long)q->count, .end = end < context ? end : context};
     json_t *pass, *part;
     size_t i, p;
     json_array_foreach(b->passes, i, pass)
         json_array_foreach(json_object_get(pass, "parts"), p, part)
-            if (json_is_null(json_object_get(part, "depth")) && json_integer_value(json_object_get(part, "sequence")) == (json_int_t)sequence)
+            if (json_is_null(json_object_get(part, "depth")) &&
+                json_integer_value(json_object_get(part, "sequence")) == (json_int_t)sequence)
                 async_add(&book, part);
     async_end(&book);
 }

@@ -1,8 +1,8 @@
 /* tools/trace/batch.h -- traces of several sequences that share passes (trace --prompts).
  *
- * A pass of a batch is one JSON object. Its key `parts` has one object per sequence, with the keys of a pass of a single
- * sequence. The other keys list the rows of all sequences one after another (batch-major), as MindIE does: q_lens and draft_tokens in
- * its decoding_policy.py. */
+ * A pass of a batch is one JSON object. Its key `parts` has one object per sequence, with the keys of a pass of a
+ * single sequence. The other keys list the rows of all sequences one after another (batch-major), as MindIE does:
+ * q_lens and draft_tokens in its decoding_policy.py. */
 #ifndef VB_TOOLS_TRACE_BATCH_H
 #define VB_TOOLS_TRACE_BATCH_H
 

@@ -16,8 +16,8 @@ static void append_all(json_t *to, const json_t *from, size_t offset)
     }
 }
 
-/* Returns one list with the lists `key` of all parts. If the lists number the rows of their part (`numbers_rows`), the result
- * numbers the rows of the pass. */
+/* Returns one list with the lists `key` of all parts. If the lists number the rows of their part (`numbers_rows`), the
+ * result numbers the rows of the pass. */
 static json_t *joined(const json_t *parts, const char *key, int numbers_rows)
 {
     json_t *all = json_array();
@@ -43,7 +43,8 @@ static json_t *lengths_of(const json_t *parts, const char *key)
 {
     json_t *all = json_array();
     for (size_t i = 0; i < json_array_size(parts); i++)
-        json_array_append_new(all, json_integer((json_int_t)json_array_size(json_object_get(json_array_get(parts, i), key))));
+        json_array_append_new(all, json_integer((json_int_t)json_array_size(json_object_get(json_array_get(parts, i),
+                                                                                            key))));
     return all;
 }
 

@@ -1,5 +1,5 @@
-/* tools/trace/html.c -- writes a trace as one web page: the files tools/trace/page* of one sequence, or those of a batch, with the JSON
- * objects of the trace in them. */
+/* tools/trace/html.c -- writes a trace as one web page: the files tools/trace/page* of one sequence, or those of a
+ * batch, with the JSON objects of the trace in them. */
 #include "tools/cli/page.h"
 #include "tools/trace/trace.h"
 

@@ -85,8 +85,8 @@ json_t *ranks_summary(const json_t *passes, size_t count)
             rows += json_integer_value(json_object_get(pass, "rows"));
             padded += json_integer_value(json_object_get(pass, "padded_to"));
         }
-        json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I}", "rank", (json_int_t)r, "passes", number, "dummy_passes", dummies, "rows", rows,
-                                               "rows_with_padding", padded));
+        json_array_append_new(ranks, json_pack("{s:I,s:I,s:I,s:I,s:I}", "rank", (json_int_t)r, "passes", number,
+                                               "dummy_passes", dummies, "rows", rows, "rows_with_padding", padded));
     }
     return ranks;
 }

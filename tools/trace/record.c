@@ -56,9 +56,10 @@ static int begins_with_phantom(const vb_model *model)
     return 0;
 }
 
-/* Returns the number of tokens to which the last row of a pass can attend. It is computed from the indices of the rows, because a slot
- * may be a dummy slot (convention missing-hidden=zeros) or belong to a pool. The rows of a tree share one cache. There, rows of the
- * target lie one after another, and rows of a module have slots of a cache of their own. */
+/* Returns the number of tokens to which the last row of a pass can attend. It is computed from the indices of the rows,
+ * because a slot may be a dummy slot (convention missing-hidden=zeros) or belong to a pool. The rows of a tree share
+ * one cache. There, rows of the target lie one after another, and rows of a module have slots of a cache of their
+ * own. */
 static json_int_t context_length(const struct cli *c, const vb_trace *t)
 {
     const vb_tap_row *last = &t->row[t->count - 1];
@@ -75,19 +76,22 @@ static json_t *record_pass(struct record *r, const vb_trace *t)
         json_array_append_new(hidden, hidden_origin(r, &t->row[i], t->depth));
         json_array_append_new(pieces, t->row[i].draft < 0 ? json_null() : trace_piece(r->c, t->row[i].token));
     }
-    json_t *pass = json_pack("{s:I,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:[],s:[],s:[]}", "round", (json_int_t)t->round, "pass",
-                             t->depth < 0 ? "target" : "module", "depth", t->depth < 0 ? json_null() : json_integer(t->depth),
-                             "input_ids", numbers(t, offsetof(vb_tap_row, token)), "pieces", pieces, "index",
+    json_t *pass = json_pack("{s:I,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:[],s:[],s:[]}", "round",
+                             (json_int_t)t->round, "pass", t->depth < 0 ? "target" : "module", "depth",
+                             t->depth < 0 ? json_null() : json_integer(t->depth), "input_ids",
+                             numbers(t, offsetof(vb_tap_row, token)), "pieces", pieces, "index",
                              numbers(t, offsetof(vb_tap_row, index)), "slots", numbers(t, offsetof(vb_tap_row, slot)),
                              "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
-                             numbers(t, offsetof(vb_tap_row, draft)), "parents", numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
+                             numbers(t, offsetof(vb_tap_row, draft)), "parents",
+                             numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
                              context_length(r->c, t), "lm_head_indices", "chosen", "cut");
     cli_must(pass);
     if (t->depth < 0) {
         json_object_set_new(pass, "hidden_kept", json_array());
         json_object_set_new(pass, "accepted", json_integer(0));
     } else {
-        json_object_set_new(pass, "module", json_integer(t->depth % (vb_mtp_modules(r->c->model) ? vb_mtp_modules(r->c->model) : 1)));
+        json_object_set_new(pass, "module",
+                            json_integer(t->depth % (vb_mtp_modules(r->c->model) ? vb_mtp_modules(r->c->model) : 1)));
     }
     json_object_set_new(pass, "cut_before", r->early ? r->early : json_array());
     r->early = NULL;
@@ -142,16 +146,17 @@ json_t *record_event(struct record *r, const vb_trace *t)
         return record_pass(r, t);
     if (t->kind == VB_TRACE_CHOOSE)
         record_choice(r, t);
-    else if (t->kind == VB_TRACE_HIDDEN && !r->newest[0]) /* before any pass: zeros, in place of those that a session file lacks */
+    else if (t->kind == VB_TRACE_HIDDEN && !r->newest[0]) /* before any pass: zeros, in place of those that a session
+                                                             file lacks */
         r->zeros = t->first + t->count;
     else if (t->kind == VB_TRACE_HIDDEN)
         for (size_t i = 0; newest && i < t->count; i++)
             json_array_append_new(json_object_get(newest, "hidden_kept"), json_integer((json_int_t)(t->first + i)));
     /* a truncation is listed with the pass before it in the same round, or, if there is none, with the next pass */
     else if (r->last)
-        json_array_append_new(cuts_of(r, t), json_pack("{s:s,s:o,s:I,s:I}", "cache", t->depth < 0 ? "target" : "module", "depth",
-                                                       t->depth < 0 ? json_null() : json_integer(t->depth), "first",
-                                                       (json_int_t)t->first, "rows", (json_int_t)t->count));
+        json_array_append_new(cuts_of(r, t), json_pack("{s:s,s:o,s:I,s:I}", "cache", t->depth < 0 ? "target" : "module",
+                                                       "depth", t->depth < 0 ? json_null() : json_integer(t->depth),
+                                                       "first", (json_int_t)t->first, "rows", (json_int_t)t->count));
     return NULL;
 }
 

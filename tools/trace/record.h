@@ -10,11 +10,12 @@ struct record {
     json_t *last;                     /* the newest pass; a borrowed reference */
     uint64_t round;                   /* the round of the newest pass */
     json_t *early;                    /* truncations in a round that has no pass yet */
-    size_t zeros;                     /* this many hidden states of the target are zeros: a session file did not have them */
+    size_t zeros;                     /* this many hidden states of the target are zeros: a session file did not have
+                                         them */
 };
 
-/* Adds an event to the newest pass of its depth, and returns NULL. If the event is a new pass, returns its object, a new
- * reference. The caller must keep this object as long as the record, because later events are added to it. */
+/* Adds an event to the newest pass of its depth, and returns NULL. If the event is a new pass, returns its object, a
+ * new reference. The caller must keep this object as long as the record, because later events are added to it. */
 json_t *record_event(struct record *r, const vb_trace *t);
 void record_close(struct record *r);
 

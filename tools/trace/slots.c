@@ -16,7 +16,10 @@ void slots_close(struct slots *s)
     json_decref(s->live);
 }
 
-static long long number(const json_t *object, const char *key) { return json_integer_value(json_object_get(object, key)); }
+static long long number(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
 
 /* 0 for the target, else 1 + the depth. */
 static long long cache_of(const json_t *pass)
@@ -53,7 +56,8 @@ static int same_slots(struct slots *s, const json_t *pass, const json_t *theirs)
 
 /* ---- batches ---- */
 
-/* The rows in a cache, by slot. Each rank has caches of its own, and there each sequence has caches of its own for modules. */
+/* The rows in a cache, by slot. Each rank has caches of its own, and there each sequence has caches of its own for
+ * modules. */
 static json_t *rows_of(struct slots *s, const json_t *pass, long long cache, long long sequence)
 {
     char name[3 * NAME];
@@ -71,7 +75,8 @@ static void forget(json_t *rows, long long sequence, long long first)
     void *next;
     json_t *row;
     json_object_foreach_safe(rows, next, slot, row)
-        if (json_integer_value(json_array_get(row, 0)) == sequence && json_integer_value(json_array_get(row, 1)) >= first)
+        if (json_integer_value(json_array_get(row, 0)) == sequence &&
+            json_integer_value(json_array_get(row, 1)) >= first)
             json_object_del(rows, slot);
 }
 
@@ -118,7 +123,8 @@ static int take(json_t *rows, const json_t *part, size_t j, long long theirs)
 {
     char slot[NAME];
     json_t *row = json_pack("[I,I]", (json_int_t)number(part, "sequence"),
-                            (json_int_t)(number(part, "context_length") - (long long)json_array_size(json_object_get(part, "slots")) + (long long)j));
+                            (json_int_t)(number(part, "context_length") -
+                                         (long long)json_array_size(json_object_get(part, "slots")) + (long long)j));
     snprintf(slot, sizeof slot, "%lld", theirs);
     const json_t *known = json_object_get(rows, slot);
     int free = !known || json_equal(known, row);

@@ -1,5 +1,5 @@
-/* tools/trace/table.c -- prints a trace as a table with aligned columns. A pass of a batch has one line for each sequence, and
- * then a line with the lists that other engines log. */
+/* tools/trace/table.c -- prints a trace as a table with aligned columns. A pass of a batch has one line for each
+ * sequence, and then a line with the lists that other engines log. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,8 @@
 #include "tools/trace/trace.h"
 
 enum column { ROUND, PASS, RANK, SEQUENCE, STAGE, INPUT, SLOTS, POSITIONS, CONTEXT, HEAD, HIDDEN, RESULT, COLUMNS };
-static const char *const titles[COLUMNS] = {"round", "pass", "rank", "seq", "stage", "input ids", "slots", "positions", "context", "head", "hidden rows", "result"};
+static const char *const titles[COLUMNS] = {"round", "pass", "rank", "seq", "stage", "input ids", "slots", "positions",
+                                            "context", "head", "hidden rows", "result"};
 
 struct line {
     char *cell[COLUMNS];
@@ -28,7 +29,8 @@ static char *joined(const json_t *array, int show_padding_of, const json_t *draf
     cli_must(text);
     for (size_t i = 0; i < json_array_size(array); i++) {
         int padding = show_padding_of && json_integer_value(json_array_get(draft, i)) < 0;
-        p += sprintf(p, padding ? "%s(%lld)" : "%s%lld", i ? " " : "", (long long)json_integer_value(json_array_get(array, i)));
+        p += sprintf(p, padding ? "%s(%lld)" : "%s%lld", i ? " " : "",
+                     (long long)json_integer_value(json_array_get(array, i)));
     }
     return text;
 }
@@ -64,7 +66,8 @@ static void add_token(FILE *to, const json_t *choice)
     for (const char *p = piece; p && *p; p++) { /* a newline is printed as \n, so that the text stays on one line */
         if (p == piece)
             fputs(" '", to);
-        int is_control = (unsigned char)*p < 0x20 || *p == 0x7f || ((unsigned char)*p == 0xc2 && (unsigned char)p[1] < 0xa0);
+        int is_control = (unsigned char)*p < 0x20 || *p == 0x7f ||
+                         ((unsigned char)*p == 0xc2 && (unsigned char)p[1] < 0xa0);
         *p == '\n' ? fputs("\\n", to) : fputc(is_control ? '?' : *p, to);
         /* U+0080..U+009F are two bytes; terminals obey these control characters too */
         p += is_control && (unsigned char)*p == 0xc2;
@@ -117,7 +120,8 @@ static void add_choices(FILE *to, const json_t *pass, const char **separator)
         fputs(*separator, to);
         if (!accepted)
             fprintf(to, "draft %lld: ", draft);
-        json_integer_value(json_object_get(item, "token")) < 0 ? fputs("none, its logits are not finite", to) : add_token(to, item);
+        json_integer_value(json_object_get(item, "token")) < 0 ? fputs("none, its logits are not finite", to)
+                                                               : add_token(to, item);
         *separator = ", ";
     }
     if (**separator)
@@ -149,10 +153,12 @@ static char *text_of(const char *format, const char *name, long long number)
 
 static struct line line_of(const json_t *pass)
 {
-    const json_t *depth = json_object_get(pass, "depth"), *draft = json_object_get(pass, "draft"), *stage = json_object_get(pass, "stage");
+    const json_t *depth = json_object_get(pass, "depth"), *draft = json_object_get(pass, "draft"),
+                 *stage = json_object_get(pass, "stage");
     struct line l = {.note = NULL};
     l.cell[ROUND] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "round")));
-    l.cell[PASS] = json_is_null(depth) ? text_of("%s", "target", 0) : text_of("%s %lld", "module", (long long)json_integer_value(depth));
+    l.cell[PASS] = json_is_null(depth) ? text_of("%s", "target", 0)
+                                       : text_of("%s %lld", "module", (long long)json_integer_value(depth));
     l.cell[RANK] = text_of("%s", "", 0);
     l.cell[SEQUENCE] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "sequence")));
     l.cell[STAGE] = text_of("%s", stage ? json_string_value(stage) : "", 0);
@@ -205,12 +211,14 @@ static char *note(const json_t *pass)
     const char *separator = "  ";
     FILE *to = open_memstream(&text, &size);
     cli_must(to);
-    size_t count = sizeof keys / sizeof *keys - !json_array_size(json_object_get(pass, "drafts")); /* without drafts, none is accepted */
+    /* without drafts, none is accepted */
+    size_t count = sizeof keys / sizeof *keys - !json_array_size(json_object_get(pass, "drafts"));
     for (size_t i = 0; i < count; i++)
         add_list(to, pass, keys[i], &separator);
     for (int e = 0; e < BATCH_EVENTS; e++)
         add_list(to, pass, batch_event_names[e], &separator);
-    long long rows = json_integer_value(json_object_get(pass, "rows")), all = json_integer_value(json_object_get(pass, "padded_to"));
+    long long rows = json_integer_value(json_object_get(pass, "rows")),
+              all = json_integer_value(json_object_get(pass, "padded_to"));
     if (all)
         fprintf(to, "%s%lld row%s, padded to %lld", separator, rows, rows == 1 ? "" : "s", all);
     return cli_must(fclose(to) ? NULL : text);
@@ -248,7 +256,9 @@ static void add_dummy(struct table *t, const json_t *pass)
     name_pass(l, pass);
     set_cell(l, SEQUENCE, text_of("%s", "", 0));
     set_cell(l, CONTEXT, text_of("%s", "", 0));
-    set_cell(l, RESULT, text_of("%s%lld", "dummy pass, padded to ", (long long)json_integer_value(json_object_get(pass, "padded_to"))));
+    set_cell(l, RESULT,
+             text_of("%s%lld", "dummy pass, padded to ",
+                     (long long)json_integer_value(json_object_get(pass, "padded_to"))));
 }
 
 /* One line for each part. Only the first one says which pass it is. */

@@ -15,9 +15,9 @@
 static json_t *heading(const struct cli *c, const int32_t *ids, size_t count, size_t loaded)
 {
     json_t *pieces, *tokens = trace_ids(c, ids, count, &pieces);
-    json_t *begin = json_pack("{s:s,s:s,s:i,s:s,s:b,s:o,s:o}", "event", "begin", "draft", cli_draft_name(c), "draft_tokens",
-                              cli_draft_tokens(c), "conventions", c->conventions, "padded", c->session.padded, "prompt", tokens,
-                              "prompt_pieces", pieces);
+    json_t *begin = json_pack("{s:s,s:s,s:i,s:s,s:b,s:o,s:o}", "event", "begin", "draft", cli_draft_name(c),
+                              "draft_tokens", cli_draft_tokens(c), "conventions", c->conventions, "padded",
+                              c->session.padded, "prompt", tokens, "prompt_pieces", pieces);
     if (c->load)
         json_object_set_new(cli_must(begin), "loaded", json_integer((json_int_t)loaded));
     return begin;
@@ -49,7 +49,8 @@ int trace_show(struct cli *c, const json_t *begin, const json_t *passes, const j
             async_table(stdout, passes);
         }
         if (c->as && !strcmp(c->as, "mindie") && cli_draft_tokens(c))
-            puts("MindIE's documentation shows the positions of the module's first pass in round 0 from 0; its code counts them from 1, as here.");
+            puts("MindIE's documentation shows the positions of the module's first pass in round 0 from 0; its code "
+                 "counts them from 1, as here.");
         return EXIT_DONE;
     }
     json_dumpf(begin, stdout, JSON_COMPACT);
@@ -168,34 +169,48 @@ static int run(struct cli *c) { return c->prompts ? trace_batch(c) : trace_one(c
 
 static const struct note notes[] = {
     {"--draft", "Use this draft method (default: mtp-eagle if the model has MTP modules, else none)."},
-    {"--prompts", "Trace a batch. Each line of FILE is a prompt, as for generate --prompts. The tokens and the fingerprint of each sequence "
+    {"--prompts", "Trace a batch. Each line of FILE is a prompt, as for generate --prompts. The tokens and the "
+                  "fingerprint of each sequence "
                   "are those of a trace of it alone."},
-    {"--json", "Print JSON lines: one for the beginning, one for each pass, one for the end. With --html, the web page is written as "
+    {"--json", "Print JSON lines: one for the beginning, one for each pass, one for the end. With --html, the web page "
+               "is written as "
                "well. With --against, print one object: agrees, compared, left and difference."},
     {NULL, NULL}};
 
 const struct command command_trace = {
-    "trace", "show what each round computes: token ids, cache slots, positions, hidden states, drafts and removed cache rows",
+    "trace",
+    "show what each round computes: token ids, cache slots, positions, hidden states, drafts and removed cache rows",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n"
     "MODEL --session FILE [--prompt TEXT | --prompt-file FILE | --tokens IDS] [OPTIONS]\n"
     "MODEL --prompts FILE [--max-sequences N] [--cache-tokens N] [--dp N] [OPTIONS]",
-    "Prints one line for each pass of the model (called target) or of an MTP module. In a round, tokens are drafted and one\n"
+    "Prints one line for each pass of the model (called target) or of an MTP module. In a round, tokens are drafted "
+    "and one\n"
     "pass verifies them. Round 0 computes the prompt, or the first chunk of the prompt. The table has these columns.\n"
     "  `round`, `pass`        The number of the round, and whether the target or a module runs.\n"
     "  `input ids`            The input tokens of the pass. Tokens in (brackets) are padding.\n"
     "  `slots`, `positions`   The cache row and the RoPE position of each token.\n"
     "  `context`              The number of tokens to which the last row can attend.\n"
     "  `head`                 The rows for which logits are computed.\n"
-    "  `hidden rows`          Where each row's hidden state comes from: h3 is row 3 of the target, m2 is row 2 of the module itself,\n"
+    "  `hidden rows`          Where each row's hidden state comes from: h3 is row 3 of the target, m2 is row 2 of the "
+    "module itself,\n"
     "                         m0:2 is row 2 of draft depth 0, and 0 is a row of zeros.\n"
     "  `result`               The tokens that were chosen, and the cache rows that were removed afterwards.\n"
-    "With --prompts, the prompts of a file share passes. The table then has one line for each sequence of a pass (`seq`; `stage` says\n"
-    "whether the sequence is at its prompt or decodes), and then the lists of the pass, as other engines log them: q_lens (rows of\n"
-    "each sequence), lm_head_indices (rows of the pass), drafts (of all sequences, one after another), accepted, and the sequences\n"
+    "With --prompts, the prompts of a file share passes. The table then has one line for each sequence of a pass "
+    "(`seq`; `stage` says\n"
+    "whether the sequence is at its prompt or decodes), and then the lists of the pass, as other engines log them: "
+    "q_lens (rows of\n"
+    "each sequence), lm_head_indices (rows of the pass), drafts (of all sequences, one after another), accepted, and "
+    "the sequences\n"
     "that were started, preempted and finished.\n"
-    "With --dp N, the prompts are distributed over N ranks (`rank`) that compute each pass together with the same number of rows.\n"
-    "With --schedule async, a second table shows what an asynchronous scheduler plans in each round before it knows the result of the\n"
+    "With --dp N, the prompts are distributed over N ranks (`rank`) that compute each pass together with the same "
+    "number of rows.\n"
+    "With --schedule async, a second table shows what an asynchronous scheduler plans in each round before it knows "
+    "the result of the\n"
     "round before (docs/ORACLE.md explains the columns).\n"
     "With --against, the passes are compared with another engine's log, and the first difference is printed.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_TRACE | TAKES_PREFILL,
-    run, notes, DRAFTS_UNASKED, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_TRACE |
+        TAKES_PREFILL,
+    run,
+    notes,
+    DRAFTS_UNASKED,
+    NULL};

@@ -1,9 +1,9 @@
 /* tools/training/curves.c -- the learning curves: printed, as curves.csv and as curves.svg.
  *
- * A row has the columns step, tokens, lr, norm, then total, main and losses by depth of the steps since the row before (means), then the
- * same of held-out sequences. It has room for VB_MAX_DRAFT depths; the file has the columns of the run's depths, which are called mtp1,
- * mtp2 .. for MTP modules, head1 .. for parallel heads, and depth1 .. for an EAGLE head. Nothing in curves.csv depends on the machine or
- * the clock. */
+ * A row has the columns step, tokens, lr, norm, then total, main and losses by depth of the steps since the row before
+ * (means), then the same of held-out sequences. It has room for VB_MAX_DRAFT depths; the file has the columns of the
+ * run's depths, which are called mtp1, mtp2 .. for MTP modules, head1 .. for parallel heads, and depth1 .. for an EAGLE
+ * head. Nothing in curves.csv depends on the machine or the clock. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -47,11 +47,14 @@ void curves_step(struct curves *k, const struct training_losses *l, double norm)
     k->steps++;
 }
 
-/* ---- printing -------------------------------------------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static int depths_of(const struct training *r) { return (int)r->c->train.depths; }
 static int has_main(const struct training *r) { return is_whole(&r->c->train); }
-static const char *kind_of_depths(const struct training *r) { return is_eagle(&r->c->train) ? "depth" : has_heads(&r->c->train) ? "head" : "mtp"; }
+static const char *kind_of_depths(const struct training *r)
+{
+    return is_eagle(&r->c->train) ? "depth" : has_heads(&r->c->train) ? "head" : "mtp";
+}
 
 /* The size of the draft vocabulary; 0: all tokens can be drafted. */
 static size_t draft_vocabulary(const struct training *r)
@@ -61,7 +64,10 @@ static size_t draft_vocabulary(const struct training *r)
     return e.version && e.tokens ? e.vocab_size : 0;
 }
 
-static double share_inside(const struct coverage *x) { return x->rows ? 1 - (double)x->outside / (double)x->rows : NAN; }
+static double share_inside(const struct coverage *x)
+{
+    return x->rows ? 1 - (double)x->outside / (double)x->rows : NAN;
+}
 
 /* Without a loss, nothing is learnt, and the loss looks perfect. */
 static void warn(struct training *r, int64_t rows, int64_t outside)
@@ -69,7 +75,9 @@ static void warn(struct training *r, int64_t rows, int64_t outside)
     if (!rows || outside < rows || r->curves.warned)
         return;
     r->curves.warned = 1;
-    fprintf(stderr, "verbatim: no row has a loss: none of the tokens to predict is among the %zu of the draft vocabulary\n", draft_vocabulary(r));
+    fprintf(stderr,
+            "verbatim: no row has a loss: none of the tokens to predict is among the %zu of the draft vocabulary\n",
+            draft_vocabulary(r));
 }
 
 static void print_losses(const struct training *r, const char *label, const double *losses, const struct coverage *x)
@@ -98,14 +106,16 @@ static json_t *losses_json(const struct training *r, const double *losses, const
     return all;
 }
 
-static void print_row(const struct training *r, const double *row, double rate, const struct coverage *of_steps, const struct coverage *of_held)
+static void print_row(const struct training *r, const double *row, double rate, const struct coverage *of_steps,
+                      const struct coverage *of_held)
 {
     int stepped = !isnan(row[LOSSES]), held = !isnan(row[HELD_OUT]);
     if (r->c->json) {
         json_t *line = json_pack("{s:I,s:I}", "step", (json_int_t)row[STEP], "tokens", (json_int_t)row[TOKENS]);
         if (stepped) {
             json_object_update_new(line, losses_json(r, row + LOSSES, of_steps));
-            json_object_update_new(line, json_pack("{s:f,s:f,s:f}", "lr", row[LR], "gradient_norm", row[NORM], "tokens_per_second", rate));
+            json_object_update_new(line, json_pack("{s:f,s:f,s:f}", "lr", row[LR], "gradient_norm", row[NORM],
+                                                   "tokens_per_second", rate));
         }
         if (held)
             json_object_set_new(line, "held_out", losses_json(r, row + HELD_OUT, of_held));
@@ -169,7 +179,7 @@ int curves_held_out(const struct curves *k, double *first, double *newest)
     return there > 0;
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* The number of a column in the file: 0 to 3, then the losses, then those held out. -1: there are no more. */
 static int column(const struct training *r, int i)
@@ -239,8 +249,9 @@ static void put_svg(const struct training *r, FILE *f)
         most = least + 1;
     }
     double y_step = diagram_step(most - least), x_most = fmax((double)r->step, 1);
-    struct diagram d = {.f = f, .title = "losses in nats per token: of the steps, and (dashed) held out", .x_title = "step", .x_most = x_most,
-                        .x_step = fmax(diagram_step(x_most), 1), .y_least = floor(least / y_step) * y_step, .y_most = ceil(most / y_step) * y_step,
+    struct diagram d = {.f = f, .title = "losses in nats per token: of the steps, and (dashed) held out",
+                        .x_title = "step", .x_most = x_most, .x_step = fmax(diagram_step(x_most), 1),
+                        .y_least = floor(least / y_step) * y_step, .y_most = ceil(most / y_step) * y_step,
                         .y_step = y_step, .y_digits = y_step < 0.01 ? 4 : 2, .y_strong = NAN};
     diagram_begin(&d);
     for (size_t row = 0; row < k->rows; row++)

@@ -41,8 +41,8 @@ void documents_close(struct documents *d)
     *d = (struct documents){0};
 }
 
-/* The token that ends a text. If the model has several end tokens, the others end turns of a conversation; they have larger ids in
- * all models that we know. -1: there is none. */
+/* The token that ends a text. If the model has several end tokens, the others end turns of a conversation; they have
+ * larger ids in all models that we know. -1: there is none. */
 static int32_t end_token(const struct cli *c)
 {
     for (int32_t id = 0; id < vb_vocab_size(c->model); id++)
@@ -55,7 +55,8 @@ static int check_ids(const struct cli *c, const int32_t *ids, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= vb_vocab_size(c->model))
-            return cli_fail(c, EXIT_OTHER, "token %zu is %d, the vocabulary of %s has %d", i, ids[i], c->model_dir, vb_vocab_size(c->model));
+            return cli_fail(c, EXIT_OTHER, "token %zu is %d, the vocabulary of %s has %d", i, ids[i], c->model_dir,
+                            vb_vocab_size(c->model));
     return EXIT_DONE;
 }
 
@@ -67,8 +68,10 @@ static int add_text(struct cli *c, struct documents *d, const char *name, const 
     if (!c->tokenizer)
         return cli_error(c, &c->tokenizer_error);
     if (!is_chat && c->train.assistant_only)
-        return cli_fail(c, EXIT_OTHER, "the document is a text, and --assistant-only-loss wants messages, or tokens with a loss_mask");
-    int code = is_chat ? cli_encode(c, name, text, size, 1, &ids, &count) : cli_encode_prompt(c, name, text, size, 0, &ids, &count);
+        return cli_fail(c, EXIT_OTHER,
+                        "the document is a text, and --assistant-only-loss wants messages, or tokens with a loss_mask");
+    int code = is_chat ? cli_encode(c, name, text, size, 1, &ids, &count)
+                       : cli_encode_prompt(c, name, text, size, 0, &ids, &count);
     if (code != EXIT_DONE)
         return code;
     code = check_ids(c, ids, count);
@@ -83,7 +86,7 @@ static int add_text(struct cli *c, struct documents *d, const char *name, const 
     return code;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* The next line that is SEPARATOR, or `end`. */
 static const char *separator(const char *p, const char *end)
@@ -130,7 +133,7 @@ static int add_texts(struct cli *c, struct documents *d, const char *file, const
     return code;
 }
 
-/* ---- JSON Lines ---------------------------------------------------------------------------------------------------- */
+/* ---- JSON Lines -------------------------------------------------------------------------------------------------- */
 
 /* A conversation in which the assistant's tokens are the labels. */
 static int add_turns(struct cli *c, struct documents *d, const json_t *messages, const json_t *variables)
@@ -182,9 +185,13 @@ static int read_mask(const struct cli *c, const json_t *array, unsigned char *ma
 {
     char shown[JSON_SHOWN];
     if (!array)
-        return c->train.assistant_only ? cli_fail(c, EXIT_OTHER, "tokens have no loss_mask, and --assistant-only-loss wants messages, or tokens with one") : EXIT_DONE;
+        return c->train.assistant_only
+                   ? cli_fail(c, EXIT_OTHER,
+                              "tokens have no loss_mask, and --assistant-only-loss wants messages, or tokens with one")
+                   : EXIT_DONE;
     if (!json_is_array(array) || json_array_size(array) != count)
-        return cli_fail(c, EXIT_OTHER, "loss_mask is %s, wanted an array of %zu numbers, one for each token", json_show(array, shown), count);
+        return cli_fail(c, EXIT_OTHER, "loss_mask is %s, wanted an array of %zu numbers, one for each token",
+                        json_show(array, shown), count);
     for (size_t i = 0; i < count; i++) {
         const json_t *one = json_array_get(array, i);
         if (!json_is_boolean(one) && !(json_is_integer(one) && (json_integer_value(one) & ~1) == 0))
@@ -200,7 +207,9 @@ static int add_tokens(struct cli *c, struct documents *d, const json_t *array, c
     size_t count = json_array_size(array);
     int32_t *ids = cli_must(calloc(count + 1, sizeof *ids));
     unsigned char *mask = cli_must(calloc(count + 1, 1));
-    int code = json_is_array(array) ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "tokens is %s, wanted an array of integers", json_show(array, shown));
+    int code = json_is_array(array)
+                   ? EXIT_DONE
+                   : cli_fail(c, EXIT_OTHER, "tokens is %s, wanted an array of integers", json_show(array, shown));
     for (size_t i = 0; i < count && code == EXIT_DONE; i++) {
         const json_t *id = json_array_get(array, i);
         json_int_t number = json_integer_value(id);
@@ -226,11 +235,14 @@ static int add_line(struct cli *c, struct documents *d, const char *line, size_t
     json_t *json = json_load(line, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!json)
         return cli_fail(c, EXIT_OTHER, "column %d: %s", why.column, why.what);
-    const json_t *text = json_object_get(json, "text"), *messages = json_object_get(json, "messages"), *ids = json_object_get(json, "tokens");
+    const json_t *text = json_object_get(json, "text"), *messages = json_object_get(json, "messages"),
+                 *ids = json_object_get(json, "tokens");
     const json_t *mask = json_object_get(json, "loss_mask");
     int code, found = !!text + !!messages + !!ids;
     if (!json_is_object(json))
-        code = cli_fail(c, EXIT_OTHER, "the line is %s, wanted an object with one of the keys text, messages and tokens", json_show(json, shown));
+        code = cli_fail(c, EXIT_OTHER,
+                        "the line is %s, wanted an object with one of the keys text, messages and tokens",
+                        json_show(json, shown));
     else if (found != 1)
         code = cli_fail(c, EXIT_OTHER, "wanted one of the keys text, messages and tokens, found %d", found);
     else if (mask && !ids)
@@ -242,7 +254,8 @@ static int add_line(struct cli *c, struct documents *d, const char *line, size_t
     else if (!json_is_string(text))
         code = cli_fail(c, EXIT_OTHER, "text is %s, wanted a string", json_show(text, shown));
     else
-        code = json_string_length(text) ? add_text(c, d, "text", json_string_value(text), json_string_length(text), 0) : EXIT_DONE;
+        code = json_string_length(text) ? add_text(c, d, "text", json_string_value(text), json_string_length(text), 0)
+                                        : EXIT_DONE;
     json_decref(json);
     return code;
 }

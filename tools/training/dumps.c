@@ -1,4 +1,5 @@
-/* tools/training/dumps.c -- --hidden-states: documents whose tokens and hidden states are in files (tools/training/hidden.h). */
+/* tools/training/dumps.c -- --hidden-states: documents whose tokens and hidden states are in files
+ * (tools/training/hidden.h). */
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -27,7 +28,10 @@ static size_t width_of(const struct dump_file *f) { return (size_t)vb_hidden_siz
 
 static int layers_of(const struct dump_file *f) { return f->r->c->model->config.num_hidden_layers; }
 
-static int fail_file(const struct dump_file *f, const vb_error *err) { return cli_fail(f->r->c, EXIT_OTHER, "%s", err->message); }
+static int fail_file(const struct dump_file *f, const vb_error *err)
+{
+    return cli_fail(f->r->c, EXIT_OTHER, "%s", err->message);
+}
 
 static const char *shape_of(const vb_tensor *t, char text[96])
 {
@@ -37,9 +41,12 @@ static const char *shape_of(const vb_tensor *t, char text[96])
     return n ? text : "";
 }
 
-static int is_float(const vb_tensor *t) { return !strcmp(t->dtype, "F32") || !strcmp(t->dtype, "BF16") || !strcmp(t->dtype, "F16"); }
+static int is_float(const vb_tensor *t)
+{
+    return !strcmp(t->dtype, "F32") || !strcmp(t->dtype, "BF16") || !strcmp(t->dtype, "F16");
+}
 
-/* ---- columns ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- columns ----------------------------------------------------------------------------------------------------- */
 
 /* --hidden-states-layers. Returns how many numbers there are, or 0, which is reported. */
 static size_t read_layers(const struct cli *c, int column[MOST_COLUMNS])
@@ -55,12 +62,13 @@ static size_t read_layers(const struct cli *c, int column[MOST_COLUMNS])
             return n;
         p = end;
     }
-    cli_fail(c, EXIT_USAGE, "--hidden-states-layers is %.64s, wanted numbers of layers, separated by commas", c->train.hidden_layers);
+    cli_fail(c, EXIT_USAGE, "--hidden-states-layers is %.64s, wanted numbers of layers, separated by commas",
+             c->train.hidden_layers);
     return 0;
 }
 
-/* The layers of the columns, as speculators asks vLLM for them: the last is the stream after all layers, and the others are those that the part
- * reads. -1: not known */
+/* The layers of the columns, as speculators asks vLLM for them: the last is the stream after all layers, and the others
+ * are those that the part reads. -1: not known */
 static void guess_layers(const struct dump_file *f, int column[MOST_COLUMNS])
 {
     size_t n = f->streams, C = f->columns;
@@ -78,26 +86,31 @@ static int find_columns(struct dump_file *f)
     const struct cli *c = f->r->c;
     int column[MOST_COLUMNS];
     if (f->columns > MOST_COLUMNS)
-        return cli_fail(c, EXIT_OTHER, "%s: hidden_states has %zu layers, wanted at most %d", f->path, f->columns, MOST_COLUMNS);
+        return cli_fail(c, EXIT_OTHER, "%s: hidden_states has %zu layers, wanted at most %d", f->path, f->columns,
+                        MOST_COLUMNS);
     guess_layers(f, column);
     size_t given = c->train.hidden_layers ? read_layers(c, column) : f->columns;
     if (!given)
         return EXIT_USAGE;
     if (given != f->columns)
-        return cli_fail(c, EXIT_OTHER, "%s: hidden_states has %zu layers, and --hidden-states-layers names %zu", f->path, f->columns, given);
+        return cli_fail(c, EXIT_OTHER, "%s: hidden_states has %zu layers, and --hidden-states-layers names %zu",
+                        f->path, f->columns, given);
     for (size_t i = 0; i < f->streams; i++) {
         size_t k = f->columns;
         while (k > 0 && column[k - 1] != f->layers[i])
             k--;
         if (!k)
-            return cli_fail(c, EXIT_OTHER, "%s: hidden_states has %zu layers, and none is known to be the residual stream before layer %d (%d: after the last), which is "
-                            "trained on: give --hidden-states-layers", f->path, f->columns, f->layers[i], layers_of(f));
+            return cli_fail(c, EXIT_OTHER,
+                            "%s: hidden_states has %zu layers, and none is known to be the residual stream before "
+                            "layer %d (%d: after the last), which is "
+                            "trained on: give --hidden-states-layers",
+                            f->path, f->columns, f->layers[i], layers_of(f));
         f->column[i] = k - 1;
     }
     return EXIT_DONE;
 }
 
-/* ---- a file of vLLM's ExampleHiddenStatesConnector --------------------------------------------------------------------------------- */
+/* ---- a file of vLLM's ExampleHiddenStatesConnector --------------------------------------------------------------- */
 
 static int read_ids(struct dump_file *f)
 {
@@ -106,9 +119,11 @@ static int read_ids(struct dump_file *f)
         return cli_fail(f->r->c, EXIT_OTHER, "%s: it has hidden_states, but no token_ids", f->path);
     size_t size = !strcmp(t.dtype, "I64") ? 8 : !strcmp(t.dtype, "I32") ? 4 : 0;
     if (!size || t.ndim != 1)
-        return cli_fail(f->r->c, EXIT_OTHER, "%s: token_ids is %s with %d dimensions, wanted I64 or I32 with one", f->path, t.dtype, (int)t.ndim);
+        return cli_fail(f->r->c, EXIT_OTHER, "%s: token_ids is %s with %d dimensions, wanted I64 or I32 with one",
+                        f->path, t.dtype, (int)t.ndim);
     if (t.bytes / size != f->count)
-        return cli_fail(f->r->c, EXIT_OTHER, "%s: token_ids has %zu tokens, and hidden_states %zu rows", f->path, t.bytes / size, f->count);
+        return cli_fail(f->r->c, EXIT_OTHER, "%s: token_ids has %zu tokens, and hidden_states %zu rows", f->path,
+                        t.bytes / size, f->count);
     for (size_t i = 0; i < f->count; i++) {
         int64_t id = 0;
         int32_t small;
@@ -126,7 +141,8 @@ static int open_vllm(struct dump_file *f, const vb_tensor *t)
     if (!is_float(t))
         return cli_fail(f->r->c, EXIT_OTHER, "%s: hidden_states is %s, wanted F32, BF16 or F16", f->path, t->dtype);
     if (last < 1 || last > 2 || t->shape[last] != vb_hidden_size(f->r->c->model) || t->shape[1] < 1)
-        return cli_fail(f->r->c, EXIT_OTHER, "%s: hidden_states is [%s], wanted [tokens, layers, %d]", f->path, shape_of(t, shape), vb_hidden_size(f->r->c->model));
+        return cli_fail(f->r->c, EXIT_OTHER, "%s: hidden_states is [%s], wanted [tokens, layers, %d]", f->path,
+                        shape_of(t, shape), vb_hidden_size(f->r->c->model));
     f->columns = last == 2 ? (size_t)t->shape[1] : 1;
     f->count = (size_t)t->shape[0];
     f->ids = cli_must(malloc((f->count + 1) * sizeof *f->ids));
@@ -136,7 +152,7 @@ static int open_vllm(struct dump_file *f, const vb_tensor *t)
     return code == EXIT_DONE && f->streams ? find_columns(f) : code;
 }
 
-/* ---- a file of `dump` -------------------------------------------------------------------------------------------------------------- */
+/* ---- a file of `dump` -------------------------------------------------------------------------------------------- */
 
 /* The tokens of the rows of a tensor, from the manifest beside the file. */
 static int read_manifest(struct dump_file *f, const char *tensor)
@@ -159,12 +175,16 @@ static int read_manifest(struct dump_file *f, const char *tensor)
         else if (name && !strcmp(name, tensor)) {
             found = 1;
             if (json_array_size(ids) != f->count || json_array_size(index) != f->count)
-                code = cli_fail(f->r->c, EXIT_OTHER, "%s: %s has tokens and indices for %zu and %zu rows, the tensor has %zu", path, tensor, json_array_size(ids),
-                                json_array_size(index), f->count);
+                code = cli_fail(f->r->c, EXIT_OTHER,
+                                "%s: %s has tokens and indices for %zu and %zu rows, the tensor has %zu", path, tensor,
+                                json_array_size(ids), json_array_size(index), f->count);
             for (size_t i = 0; i < f->count && code == EXIT_DONE; i++) {
-                json_int_t id = json_integer_value(json_array_get(ids, i)), place = json_integer_value(json_array_get(index, i));
+                json_int_t id = json_integer_value(json_array_get(ids, i)),
+                           place = json_integer_value(json_array_get(index, i));
                 if ((size_t)place != i)
-                    code = cli_fail(f->r->c, EXIT_OTHER, "%s: row %zu of %s is token %lld of the text, wanted the rows of one text in order", path, i, tensor, (long long)place);
+                    code = cli_fail(f->r->c, EXIT_OTHER,
+                                    "%s: row %zu of %s is token %lld of the text, wanted the rows of one text in order",
+                                    path, i, tensor, (long long)place);
                 f->ids[i] = id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
             }
         }
@@ -185,10 +205,12 @@ static void tap_of(const struct dump_file *f, int layer, char name[64])
 
 static int is_tap(const vb_tensor *t)
 {
-    return !strcmp(t->name, "model.norm.input") || (!strncmp(t->name, "model.layers.", 13) && cli_ends_with(t->name, ".input_layernorm.input"));
+    return !strcmp(t->name, "model.norm.input") ||
+           (!strncmp(t->name, "model.layers.", 13) && cli_ends_with(t->name, ".input_layernorm.input"));
 }
 
-/* Takes the tokens from a tap, perhaps of a layer that is not read: until the trainer is open, it is not known which are. */
+/* Takes the tokens from a tap, perhaps of a layer that is not read: until the trainer is open, it is not known which
+ * are. */
 static int open_own(struct dump_file *f)
 {
     char name[64], shape[96];
@@ -200,21 +222,27 @@ static int open_own(struct dump_file *f)
     for (size_t i = 0; i < f->streams; i++) {
         tap_of(f, f->layers[i], name);
         if (!vb_tensors_find(f->tensors, name, &f->stream[i]))
-            return cli_fail(f->r->c, EXIT_OTHER, "%s: it has neither hidden_states, as vLLM writes them, nor %s, as dump --taps does", f->path, name);
+            return cli_fail(f->r->c, EXIT_OTHER,
+                            "%s: it has neither hidden_states, as vLLM writes them, nor %s, as dump --taps does",
+                            f->path, name);
         const vb_tensor *t = &f->stream[i];
-        if (!is_float(t) || t->ndim != 2 || t->shape[1] != vb_hidden_size(f->r->c->model) || t->shape[0] != rows.shape[0])
-            return cli_fail(f->r->c, EXIT_OTHER, "%s: %s is %s [%s], wanted F32, BF16 or F16 [%lld,%d]", f->path, name, t->dtype, shape_of(t, shape),
-                            (long long)rows.shape[0], vb_hidden_size(f->r->c->model));
+        if (!is_float(t) || t->ndim != 2 || t->shape[1] != vb_hidden_size(f->r->c->model) ||
+            t->shape[0] != rows.shape[0])
+            return cli_fail(f->r->c, EXIT_OTHER, "%s: %s is %s [%s], wanted F32, BF16 or F16 [%lld,%d]", f->path, name,
+                            t->dtype, shape_of(t, shape), (long long)rows.shape[0], vb_hidden_size(f->r->c->model));
     }
     if (!found || rows.ndim != 2)
-        return cli_fail(f->r->c, EXIT_OTHER, "%s: it has neither hidden_states, as vLLM writes them, nor model.norm.input, as dump --taps does", f->path);
+        return cli_fail(f->r->c, EXIT_OTHER,
+                        "%s: it has neither hidden_states, as vLLM writes them, nor model.norm.input, as dump --taps "
+                        "does",
+                        f->path);
     f->columns = 1;
     f->count = (size_t)rows.shape[0];
     f->ids = cli_must(malloc((f->count + 1) * sizeof *f->ids));
     return read_manifest(f, rows.name);
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void close_file(struct dump_file *f)
 {
@@ -236,7 +264,8 @@ static int open_file(struct dump_file *f, const struct training *r, const char *
     int code = vb_tensors_find(f->tensors, "hidden_states", &t) ? open_vllm(f, &t) : open_own(f);
     for (size_t i = 0; i < f->count && code == EXIT_DONE; i++)
         if (f->ids[i] < 0 || f->ids[i] >= vb_vocab_size(c->model))
-            code = cli_fail(c, EXIT_OTHER, "%s: token %zu is %d, the vocabulary of %s has %d", f->path, i, f->ids[i], c->model_dir, vb_vocab_size(c->model));
+            code = cli_fail(c, EXIT_OTHER, "%s: token %zu is %d, the vocabulary of %s has %d", f->path, i, f->ids[i],
+                            c->model_dir, vb_vocab_size(c->model));
     return code;
 }
 
@@ -251,7 +280,9 @@ static int read_rows(const struct dump_file *f, size_t i, size_t first, size_t c
             return cli_fail(f->r->c, EXIT_OTHER, "%s: %s", f->path, err.message);
         for (size_t k = 0; k < d; k++)
             if (!isfinite(row[k]))
-                return cli_fail(f->r->c, EXIT_OTHER, "%s: %s: number %zu of the hidden state of token %zu is not finite", f->path, f->stream[i].name, k, first + s);
+                return cli_fail(f->r->c, EXIT_OTHER,
+                                "%s: %s: number %zu of the hidden state of token %zu is not finite", f->path,
+                                f->stream[i].name, k, first + s);
     }
     return EXIT_DONE;
 }
@@ -342,7 +373,7 @@ int dumps_check(const struct training *r)
     return code == EXIT_DONE ? check(r, &r->held) : code;
 }
 
-/* ---- sequences --------------------------------------------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 
 static size_t document_of(const struct documents *d, size_t token)
 {
@@ -370,7 +401,8 @@ static int rows_of(const struct dump_file *f, size_t first, struct training_sequ
         code = read_rows(f, i, first, x->count, stream + i * x->count * width_of(f));
     }
     if (code == EXIT_DONE) {
-        float *hidden = cli_must(malloc(x->count * width * sizeof *hidden + 1)), *norm = final ? cli_must(malloc(x->count * width_of(f) * sizeof *norm + 1)) : NULL;
+        float *hidden = cli_must(malloc(x->count * width * sizeof *hidden + 1)),
+              *norm = final ? cli_must(malloc(x->count * width_of(f) * sizeof *norm + 1)) : NULL;
         trainer_rows_of_streams(f->r->trainer, hidden, norm, streams, x->count);
         x->hidden = hidden;
         x->final = norm;

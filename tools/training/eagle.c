@@ -1,8 +1,10 @@
-/* tools/training/eagle.c -- EAGLE heads: the draft vocabulary of a new one, and the folder DIR/head, which other engines read, too.
+/* tools/training/eagle.c -- EAGLE heads: the draft vocabulary of a new one, and the folder DIR/head, which other
+ * engines read, too.
  *
- * config.json has the keys of SafeAILab/EAGLE's heads (commit cb7e084: those of a Llama model with one layer, bias, draft_vocab_size), and for
- * EAGLE-3 also those of vllm-project/speculators (commit c05b95b: speculators_config, transformer_layer_config and others). The tensors have the
- * names of SafeAILab's heads; d2t and t2d map the two vocabularies. */
+ * config.json has the keys of SafeAILab/EAGLE's heads (commit cb7e084: those of a Llama model with one layer, bias,
+ * draft_vocab_size), and for EAGLE-3 also those of vllm-project/speculators (commit c05b95b: speculators_config,
+ * transformer_layer_config and others). The tensors have the names of SafeAILab's heads; d2t and t2d map the two
+ * vocabularies. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,7 @@
 #define PATH_SIZE 4096
 #define MOST_DRAFTED 32000 /* the usual draft vocabulary */
 
-/* ---- options ----------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 struct frequency {
     int64_t count;
@@ -52,11 +54,16 @@ static int32_t *most_frequent(const struct training *r, size_t V, size_t count)
 int eagle_options(struct training *r)
 {
     const struct cli_training *t = &r->c->train;
-    size_t V = (size_t)vb_vocab_size(r->c->model), count = t->draft_vocab_size > 0 ? (size_t)t->draft_vocab_size : V < MOST_DRAFTED ? V : MOST_DRAFTED;
-    r->eagle = (struct trainer_eagle){.dir = t->eagle_head, .heads = t->attention_heads < 0 ? 0 : (size_t)t->attention_heads,
-                                      .groups = t->query_groups < 0 ? 0 : (size_t)t->query_groups, .dim = t->kv_channels < 0 ? 0 : (size_t)t->kv_channels,
+    size_t V = (size_t)vb_vocab_size(r->c->model), count = t->draft_vocab_size > 0 ? (size_t)t->draft_vocab_size
+                                                           : V < MOST_DRAFTED ? V
+                                                           : MOST_DRAFTED;
+    r->eagle = (struct trainer_eagle){.dir = t->eagle_head,
+                                      .heads = t->attention_heads < 0 ? 0 : (size_t)t->attention_heads,
+                                      .groups = t->query_groups < 0 ? 0 : (size_t)t->query_groups,
+                                      .dim = t->kv_channels < 0 ? 0 : (size_t)t->kv_channels,
                                       .intermediate = t->ffn_hidden_size < 0 ? 0 : (size_t)t->ffn_hidden_size,
-                                      .norms = {t->norm_before_residual, t->norm_before_fc, t->fc_norm, t->norm_output}};
+                                      .norms = {t->norm_before_residual, t->norm_before_fc, t->fc_norm,
+                                                t->norm_output}};
     if (!strcmp(t->part, "eagle3") && !t->eagle_head && count < V) {
         r->eagle.tokens = most_frequent(r, V, count);
         r->eagle.vocab_size = count;
@@ -66,16 +73,18 @@ int eagle_options(struct training *r)
 
 void eagle_free(struct training *r) { free((void *)(uintptr_t)r->eagle.tokens); }
 
-/* ---- config.json --------------------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 static json_t *layer_config(const struct trained_eagle *e, const char *type)
 {
-    return cli_must(json_pack("{s:[s],s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:I,s:I,s:f,s:f,s:n,s:I,s:b,s:b,s:b,s:s}", "architectures", "LlamaForCausalLM", "model_type",
-                              "llama", "hidden_act", "silu", "vocab_size", (json_int_t)e->target_vocab, "hidden_size", (json_int_t)e->hidden_size,
-                              "intermediate_size", (json_int_t)e->intermediate, "num_hidden_layers", 1, "num_attention_heads", (json_int_t)e->heads,
-                              "num_key_value_heads", (json_int_t)e->groups, "head_dim", (json_int_t)e->dim, "rms_norm_eps", e->rms_norm_eps, "rope_theta",
-                              e->rope_theta, "rope_scaling", "max_position_embeddings", (json_int_t)e->positions, "attention_bias", 0, "mlp_bias", 0,
-                              "tie_word_embeddings", 0, "torch_dtype", type));
+    return cli_must(json_pack("{s:[s],s:s,s:s,s:I,s:I,s:I,s:i,s:I,s:I,s:I,s:f,s:f,s:n,s:I,s:b,s:b,s:b,s:s}",
+                              "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act", "silu",
+                              "vocab_size", (json_int_t)e->target_vocab, "hidden_size", (json_int_t)e->hidden_size,
+                              "intermediate_size", (json_int_t)e->intermediate, "num_hidden_layers", 1,
+                              "num_attention_heads", (json_int_t)e->heads, "num_key_value_heads", (json_int_t)e->groups,
+                              "head_dim", (json_int_t)e->dim, "rms_norm_eps", e->rms_norm_eps, "rope_theta",
+                              e->rope_theta, "rope_scaling", "max_position_embeddings", (json_int_t)e->positions,
+                              "attention_bias", 0, "mlp_bias", 0, "tie_word_embeddings", 0, "torch_dtype", type));
 }
 
 /* The keys of speculators, in which the verifier is the model that the head drafts for. */
@@ -83,13 +92,18 @@ static void add_speculators(const struct training *r, const struct trained_eagle
 {
     vb_model_facts facts;
     vb_model_look(r->c->model, &facts);
-    json_object_update_new(config, cli_must(json_pack("{s:s,s:b,s:b,s:b,s:b,s:I,s:[iii],s:{s:s,s:s,s:[{s:s,s:i}],s:{s:s,s:[s]}}}", "speculators_model_type", "eagle3",
-                                                      "norm_before_residual", e->norms.norm_before_residual, "norm_before_fc",
-                                                      e->norms.norm_before_fc, "fc_norm", e->norms.fc_norm, "norm_output", e->norms.norm_output, "target_hidden_size", (json_int_t)e->target_hidden,
-                                                      "eagle_aux_hidden_state_layer_ids", e->layer[0], e->layer[1], e->layer[2], "speculators_config",
-                                                      "algorithm", "eagle3", "default_proposal_method", "greedy", "proposal_methods", "proposal_type",
-                                                      "greedy", "speculative_tokens", 3, "verifier", "name_or_path", r->model_dir, "architectures",
-                                                      facts.architecture)));
+    json_object_update_new(config,
+                           cli_must(json_pack("{s:s,s:b,s:b,s:b,s:b,s:I,s:[iii],s:{s:s,s:s,s:[{s:s,s:i}],s:{s:s,s:[s]}}"
+                                              "}",
+                                              "speculators_model_type", "eagle3", "norm_before_residual",
+                                              e->norms.norm_before_residual, "norm_before_fc", e->norms.norm_before_fc,
+                                              "fc_norm", e->norms.fc_norm, "norm_output", e->norms.norm_output,
+                                              "target_hidden_size", (json_int_t)e->target_hidden,
+                                              "eagle_aux_hidden_state_layer_ids", e->layer[0], e->layer[1], e->layer[2],
+                                              "speculators_config", "algorithm", "eagle3", "default_proposal_method",
+                                              "greedy", "proposal_methods", "proposal_type", "greedy",
+                                              "speculative_tokens", 3, "verifier", "name_or_path", r->model_dir,
+                                              "architectures", facts.architecture)));
     json_object_set_new(config, "transformer_layer_config", layer_config(e, type));
 }
 
@@ -120,9 +134,12 @@ static json_t *old_config(const struct training *r, const char *type)
     return config;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
-static int failed(const struct training *r, const char *path) { return cli_fail(r->c, EXIT_OTHER, "%s: %s", path, strerror(errno)); }
+static int failed(const struct training *r, const char *path)
+{
+    return cli_fail(r->c, EXIT_OTHER, "%s: %s", path, strerror(errno));
+}
 
 static int write_config(const struct training *r, const struct trained_eagle *e, const char *dir)
 {
@@ -153,8 +170,10 @@ static size_t add_vocabularies(const struct trained_eagle *e, struct vocabularie
         v->d2t[i] = e->tokens[i] - (int64_t)i;
         v->t2d[e->tokens[i]] = 1;
     }
-    list[0] = (vb_tensor){.name = "d2t", .dtype = "I64", .ndim = 1, .shape = {(int64_t)e->vocab_size}, .data = v->d2t, .bytes = e->vocab_size * sizeof *v->d2t};
-    list[1] = (vb_tensor){.name = "t2d", .dtype = "BOOL", .ndim = 1, .shape = {(int64_t)e->target_vocab}, .data = v->t2d, .bytes = e->target_vocab};
+    list[0] = (vb_tensor){.name = "d2t", .dtype = "I64", .ndim = 1, .shape = {(int64_t)e->vocab_size}, .data = v->d2t,
+                          .bytes = e->vocab_size * sizeof *v->d2t};
+    list[1] = (vb_tensor){.name = "t2d", .dtype = "BOOL", .ndim = 1, .shape = {(int64_t)e->target_vocab},
+                          .data = v->t2d, .bytes = e->target_vocab};
     return 2;
 }
 

@@ -1,4 +1,5 @@
-/* tools/training/heads.c -- parallel heads: their options, and the folder DIR/head, which opens with --draft parallel-heads. */
+/* tools/training/heads.c -- parallel heads: their options, and the folder DIR/head, which opens with --draft
+ * parallel-heads. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 #define PATH_SIZE 4096
 
-/* ---- options ----------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 /* The number of `word` in two words; -1: it is neither, which is reported. NULL is the first. */
 static int choice(const struct cli *c, const char *option, const char *word, const char *const words[2])
@@ -29,7 +30,10 @@ static int open_stored(struct training *r)
     int trunk_layers;
     vb_error err;
     if (t->heads_init || t->heads_trunk || t->heads_mlp)
-        return cli_fail(r->c, EXIT_USAGE, "%s is for new heads, and --heads names some", t->heads_init ? "--heads-init" : t->heads_trunk ? "--heads-trunk" : "--heads-mlp");
+        return cli_fail(r->c, EXIT_USAGE, "%s is for new heads, and --heads names some",
+                        t->heads_init ? "--heads-init"
+                        : t->heads_trunk ? "--heads-trunk"
+                        : "--heads-mlp");
     if (model_open_heads(&m, &trunk_layers, t->heads, r->c->model, &err))
         return cli_error(r->c, &err);
     r->heads.stored = m;
@@ -44,21 +48,26 @@ static int check_kinds(const struct training *r, int heads)
     int moe = config_layer_is_moe(c, c->num_hidden_layers - 1) && !r->heads.dense;
     for (int k = 0; k < heads && !r->heads.stored; k++)
         if (config_layer_is_moe(c, c->num_hidden_layers + k) != moe)
-            return cli_fail(r->c, EXIT_USAGE, "head %d would be %s, but by config.json layer %d is %s, and the heads share the model's config.json", k,
-                            moe ? "a layer with experts" : "dense", c->num_hidden_layers + k, moe ? "dense" : "a layer with experts");
+            return cli_fail(r->c, EXIT_USAGE,
+                            "head %d would be %s, but by config.json layer %d is %s, and the heads share the model's "
+                            "config.json",
+                            k, moe ? "a layer with experts" : "dense", c->num_hidden_layers + k,
+                            moe ? "dense" : "a layer with experts");
     return EXIT_DONE;
 }
 
 int heads_options(struct training *r)
 {
-    static const char *const init[] = {"copy", "zero"}, *const trunk[] = {"before", "after"}, *const mlp[] = {"same", "dense"};
+    static const char *const init[] = {"copy", "zero"}, *const trunk[] = {"before", "after"},
+                             *const mlp[] = {"same", "dense"};
     struct cli *c = r->c;
     struct cli_training *t = &c->train;
     int code = t->heads ? open_stored(r) : EXIT_DONE;
     if (code != EXIT_DONE)
         return code;
     if (!t->heads) {
-        int start = choice(c, "--heads-init", t->heads_init, init), after = choice(c, "--heads-trunk", t->heads_trunk, trunk);
+        int start = choice(c, "--heads-init", t->heads_init, init),
+            after = choice(c, "--heads-trunk", t->heads_trunk, trunk);
         int dense = choice(c, "--heads-mlp", t->heads_mlp, mlp);
         if (start < 0 || after < 0 || dense < 0)
             return EXIT_USAGE;
@@ -74,12 +83,13 @@ int heads_options(struct training *r)
 
 void heads_close(struct training *r) { model_close((struct vb_model *)(uintptr_t)r->heads.stored); }
 
-/* ---- config.json --------------------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 void heads_describe(const struct training *r, json_t *config)
 {
     json_object_set_new(config, "n_future_tokens", json_integer(r->c->train.depths + 1));
-    json_object_set_new(config, "trunk_layers", json_integer(r->c->model->config.num_hidden_layers - !r->heads.after_last));
+    json_object_set_new(config, "trunk_layers",
+                        json_integer(r->c->model->config.num_hidden_layers - !r->heads.after_last));
 }
 
 /* From that of the model, or of the heads with which the run began. */
@@ -100,16 +110,19 @@ static int write_config(const struct training *r, const char *dir)
     if (!h->stored) { /* layers L, L+1 .. are all dense, or all have experts */
         json_object_del(config, "mlp_layer_types");
         json_object_set_new(config, "num_nextn_predict_layers", json_integer(0));
-        json_object_set_new(config, "first_k_dense_replace", json_integer(dense ? last + 1 + r->c->train.depths : last + 1));
+        json_object_set_new(config, "first_k_dense_replace",
+                            json_integer(dense ? last + 1 + r->c->train.depths : last + 1));
         json_object_set_new(config, "moe_layer_freq", json_integer(1));
     }
     snprintf(path, sizeof path, "%s/config.json", dir);
-    int code = json_dump_file(config, path, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) ? cli_fail(r->c, EXIT_OTHER, "%s: %s", path, strerror(errno)) : EXIT_DONE;
+    int code = json_dump_file(config, path, JSON_INDENT(2) | JSON_REAL_PRECISION(15))
+                   ? cli_fail(r->c, EXIT_OTHER, "%s: %s", path, strerror(errno))
+                   : EXIT_DONE;
     json_decref(config);
     return code;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 static int write_tensors(const struct training *r, const char *dir)
 {
@@ -121,7 +134,9 @@ static int write_tensors(const struct training *r, const char *dir)
     vb_error err;
     for (size_t i = 0; i < count; i++) {
         const struct trained_tensor *t = trainer_tensor(r->trainer, i);
-        list[i] = output_stored(t, !strcmp(r->c->train.type, "f32") || cli_ends_with(t->name, ".e_score_correction_bias"), &memory[i]);
+        list[i] = output_stored(t,
+                                !strcmp(r->c->train.type, "f32") || cli_ends_with(t->name, ".e_score_correction_bias"),
+                                &memory[i]);
     }
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     int rc = new_file_begin(&file, path, 0, NULL, &err);

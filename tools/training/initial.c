@@ -1,4 +1,5 @@
-/* tools/training/initial.c -- --from-scratch: a checkpoint with random weights, from which the run begins as from any other. */
+/* tools/training/initial.c -- --from-scratch: a checkpoint with random weights, from which the run begins as from any
+ * other. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +8,11 @@
 /* The modules of the new model: what the options say, else as many as config.json announces. */
 static struct trainer_options options_of(const struct cli_training *t, const struct vb_model *m)
 {
-    long long modules = t->modules > 0 ? t->modules : t->depths >= 0 ? settings_new_modules(t) : m->config.num_nextn_predict_layers;
-    return (struct trainer_options){.part = TRAIN_MODEL, .new_model = 1, .modules = (int)modules, .depths = (int)modules,
+    long long modules = t->modules > 0 ? t->modules
+                        : t->depths >= 0 ? settings_new_modules(t)
+                        : m->config.num_nextn_predict_layers;
+    return (struct trainer_options){.part = TRAIN_MODEL, .new_model = 1, .modules = (int)modules,
+                                    .depths = (int)modules,
                                     .ends = t->ends && !strcmp(t->ends, "own") ? ENDS_OWN : ENDS_SHARED, .threads = 1,
                                     .seed = (uint64_t)(t->seed < 0 ? TRAINING_SEED : t->seed)};
 }

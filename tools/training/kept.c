@@ -30,23 +30,30 @@ struct kept_states {
     struct kept_part part[2];
 };
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-static int failed(const struct training *r, const struct kept_states *k) { return cli_fail(r->c, EXIT_OTHER, "%s: %s", k->path, strerror(errno)); }
+static int failed(const struct training *r, const struct kept_states *k)
+{
+    return cli_fail(r->c, EXIT_OTHER, "%s: %s", k->path, strerror(errno));
+}
 
 /* Adds a tensor to the header. *end: the bytes of the tensors so far. Tensors follow each other without gaps. */
-static size_t place(json_t *header, const char *prefix, const char *name, size_t rows, size_t cols, size_t size, size_t *end)
+static size_t place(json_t *header, const char *prefix, const char *name, size_t rows, size_t cols, size_t size,
+                    size_t *end)
 {
     char full[64];
     size_t first = *end;
     *end += rows * (cols ? cols : 1) * size;
     json_t *shape = cols ? json_pack("[I,I]", (json_int_t)rows, (json_int_t)cols) : json_pack("[I]", (json_int_t)rows);
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    json_object_set_new(header, full, json_pack("{s:s,s:o,s:[I,I]}", "dtype", cols ? "F32" : "I64", "shape", shape, "data_offsets", (json_int_t)first, (json_int_t)*end));
+    json_object_set_new(header, full,
+                        json_pack("{s:s,s:o,s:[I,I]}", "dtype", cols ? "F32" : "I64", "shape", shape, "data_offsets",
+                                  (json_int_t)first, (json_int_t)*end));
     return first;
 }
 
-/* Lays the file out. Returns the bytes before the tensors: their number, JSON, and spaces, so that the tensors are aligned. */
+/* Lays the file out. Returns the bytes before the tensors: their number, JSON, and spaces, so that the tensors are
+ * aligned. */
 static char *header_of(struct kept_states *k, size_t d, size_t *size)
 {
     static const char *const prefix[] = {"", "held_out."};
@@ -61,7 +68,8 @@ static char *header_of(struct kept_states *k, size_t d, size_t *size)
     }
     char seed[17];
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)k->seed);
-    json_object_set_new(header, "__metadata__", json_pack("{s:s,s:s}", "format", "verbatim.hidden_states.1", "of", seed));
+    json_object_set_new(header, "__metadata__",
+                        json_pack("{s:s,s:s}", "format", "verbatim.hidden_states.1", "of", seed));
     char *text = cli_must(json_dumps(header, JSON_COMPACT));
     json_decref(header);
     uint64_t length = strlen(text), padded = (8 + length + 63) / 64 * 64 - 8;
@@ -105,7 +113,10 @@ static int check_room(const struct training *r, const struct kept_states *k, siz
     if (fstatvfs(k->fd, &disk))
         return EXIT_DONE; /* not every file system says it; writing fails later */
     double left = (double)disk.f_bavail * (double)disk.f_frsize, wanted = (double)k->size - (double)has;
-    return wanted <= left ? EXIT_DONE : cli_fail(r->c, EXIT_OTHER, "%s: the hidden states need %.1f GB, and the disk has %.1f GB left", k->path, wanted / 1e9, left / 1e9);
+    return wanted <= left
+               ? EXIT_DONE
+               : cli_fail(r->c, EXIT_OTHER, "%s: the hidden states need %.1f GB, and the disk has %.1f GB left",
+                          k->path, wanted / 1e9, left / 1e9);
 }
 
 static int open_file(struct training *r, struct kept_states *k, const char *header, size_t size)
@@ -169,7 +180,7 @@ void kept_close(struct training *r)
     r->kept = NULL;
 }
 
-/* ---- sequences ------------------------------------------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 
 static size_t width_of(const struct kept_states *k, int kind) { return kind == HIDDEN ? k->width : k->final; }
 
@@ -180,7 +191,8 @@ static size_t rows_at(const struct kept_states *k, const struct kept_part *p, in
 }
 
 /* Never 0. */
-static uint64_t hash_of(const struct kept_states *k, const struct order_piece *piece, const void *hidden, const void *final)
+static uint64_t hash_of(const struct kept_states *k, const struct order_piece *piece, const void *hidden,
+                        const void *final)
 {
     uint64_t hash = hash64(hash64(k->seed, piece, sizeof *piece), hidden, piece->count * k->width * 4);
     hash = k->final ? hash64(hash, final, piece->count * k->final * 4) : hash;
@@ -192,7 +204,8 @@ static int is_there(const struct kept_states *k, struct kept_part *p, size_t num
     uint64_t hash;
     if (!p->known[number]) {
         memcpy(&hash, k->map + p->at[HASHES] + 8 * number, sizeof hash);
-        p->known[number] = hash && hash == hash_of(k, &p->order->piece[number], k->map + rows_at(k, p, HIDDEN, number), k->map + rows_at(k, p, FINAL, number));
+        p->known[number] = hash && hash == hash_of(k, &p->order->piece[number], k->map + rows_at(k, p, HIDDEN, number),
+                                                   k->map + rows_at(k, p, FINAL, number));
     }
     return p->known[number];
 }

@@ -1,8 +1,10 @@
-/* tools/training/measure.c -- the end of a run: what drafting with the trained modules brings, on texts that were held out.
+/* tools/training/measure.c -- the end of a run: what drafting with the trained modules brings, on texts that were held
+ * out.
  *
- * The beginnings of held-out documents are continued at temperature 0, without drafts, with the modules of MODEL and with those of
- * DIR/model, in turns: with mtp-vanilla, or with mtp-eagle if the loss runs module 0 at every depth. With an EAGLE head,
- * the old head is that of --eagle-head, and the new one DIR/head. Each draft is verified by the model, so with --part modules all three write the same text; this is checked. */
+ * The beginnings of held-out documents are continued at temperature 0, without drafts, with the modules of MODEL and
+ * with those of DIR/model, in turns: with mtp-vanilla, or with mtp-eagle if the loss runs module 0 at every depth. With
+ * an EAGLE head, the old head is that of --eagle-head, and the new one DIR/head. Each draft is verified by the model,
+ * so with --part modules all three write the same text; this is checked. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,11 +49,12 @@ static int drafts_of(const struct training *r)
     return is_eagle(&r->c->train) && r->c->train.depths == 1 ? HEAD_DRAFTS : (int)r->c->train.depths;
 }
 
-static int continue_prompt(const struct training *r, struct way *w, int drafts, const int32_t *prompt, size_t count, int counts)
+static int continue_prompt(const struct training *r, struct way *w, int drafts, const int32_t *prompt, size_t count,
+                           int counts)
 {
     const struct cli *c = r->c;
-    vb_session_options o = {.context = (int32_t)(count + NEW_TOKENS), .threads = c->session.threads, .isa = c->session.isa,
-                            .stop = stop_after_signal};
+    vb_session_options o = {.context = (int32_t)(count + NEW_TOKENS), .threads = c->session.threads,
+                            .isa = c->session.isa, .stop = stop_after_signal};
     vb_generate_options g = {.max_tokens = NEW_TOKENS, .ignore_eos = 1, .fingerprint = 1};
     vb_session *session = NULL;
     vb_result result = {0};
@@ -99,8 +102,10 @@ static int run_prompts(const struct training *r, struct way way[WAYS], long long
                     code = continue_prompt(r, &way[w], w != PLAIN, d->ids + first, count, turn);
         for (int w = 1; w < WAYS && code == EXIT_DONE; w++)
             if (way[w].model && same_text && way[w].fingerprint != way[PLAIN].fingerprint)
-                code = cli_fail(r->c, EXIT_DIFFERENCE, "held-out document %zu: the text with the drafts of %s training differs from that without drafts", i,
-                                names[w]);
+                code = cli_fail(r->c, EXIT_DIFFERENCE,
+                                "held-out document %zu: the text with the drafts of %s training differs from that "
+                                "without drafts",
+                                i, names[w]);
         (*prompts)++;
         cli_progress("measuring", (size_t)*prompts, (size_t)r->c->train.prompts);
     }
@@ -108,26 +113,31 @@ static int run_prompts(const struct training *r, struct way way[WAYS], long long
     return code;
 }
 
-/* ---- the report -------------------------------------------------------------------------------------------------------------- */
+/* ---- the report -------------------------------------------------------------------------------------------------- */
 
 static json_t *way_json(const struct training *r, const struct way *w, int drafts)
 {
     json_t *accepted = json_array();
     for (int k = 0; drafts && k < drafts_of(r); k++)
-        json_array_append_new(accepted, w->drafted[k] ? json_real((double)w->accepted[k] / (double)w->drafted[k]) : json_null());
-    return json_pack("{s:I,s:I,s:f,s:o,s:f}", "tokens", (json_int_t)w->tokens, "forwards", (json_int_t)w->forwards, "tokens_per_forward",
-                     w->forwards ? per_forward(w) : 0.0, "acceptance_by_depth", accepted, "decode_seconds", w->seconds);
+        json_array_append_new(accepted,
+                              w->drafted[k] ? json_real((double)w->accepted[k] / (double)w->drafted[k]) : json_null());
+    return json_pack("{s:I,s:I,s:f,s:o,s:f}", "tokens", (json_int_t)w->tokens, "forwards", (json_int_t)w->forwards,
+                     "tokens_per_forward", w->forwards ? per_forward(w) : 0.0, "acceptance_by_depth", accepted,
+                     "decode_seconds", w->seconds);
 }
 
 static void print_table(const struct training *r, const struct way way[WAYS], long long prompts)
 {
-    printf("%lld held-out prompt%s, up to %d tokens each\n%-16s%-16s%-12s%s\n", prompts, prompts == 1 ? "" : "s", NEW_TOKENS, "", "tokens/forward", "tokens/s", "accepted, by depth");
+    printf("%lld held-out prompt%s, up to %d tokens each\n%-16s%-16s%-12s%s\n", prompts, prompts == 1 ? "" : "s",
+           NEW_TOKENS, "", "tokens/forward", "tokens/s", "accepted, by depth");
     for (int w = 0; w < WAYS; w++) {
         if (!way[w].model)
             continue;
-        printf("%-16s%-16.2f%-12.1f", names[w], per_forward(&way[w]), way[w].seconds > 0 ? (double)way[w].tokens / way[w].seconds : 0.0);
+        printf("%-16s%-16.2f%-12.1f", names[w], per_forward(&way[w]),
+               way[w].seconds > 0 ? (double)way[w].tokens / way[w].seconds : 0.0);
         for (int k = 0; w != PLAIN && k < drafts_of(r); k++)
-            printf("%s%.0f %%", k ? "  " : "", way[w].drafted[k] ? 100.0 * (double)way[w].accepted[k] / (double)way[w].drafted[k] : 0.0);
+            printf("%s%.0f %%", k ? "  " : "",
+                   way[w].drafted[k] ? 100.0 * (double)way[w].accepted[k] / (double)way[w].drafted[k] : 0.0);
         putchar('\n');
     }
 }
@@ -146,8 +156,8 @@ static int write_result(const struct training *r, const json_t *result)
     return cli_file_end(&c, &file, NULL);
 }
 
-/* Whether the run made things worse, which is said first; null if it was not measured. A whole model with fewer tokens per forward, but a smaller
- * loss, is not worse. */
+/* Whether the run made things worse, which is said first; null if it was not measured. A whole model with fewer tokens
+ * per forward, but a smaller loss, is not worse. */
 static void say_worse(const struct training *r, const struct way way[WAYS], json_t *result)
 {
     /* without modules before, drafting is compared with decoding without drafts: one token per forward */
@@ -155,7 +165,8 @@ static void say_worse(const struct training *r, const struct way way[WAYS], json
     int held = curves_held_out(&r->curves, &first, &newest), whole = is_whole(&r->c->train);
     int measured = whole ? held : way[AFTER].tokens > 0, worse = measured && (whole ? newest > first : after < before);
     if (held)
-        json_object_update_new(result, json_pack("{s:f,s:f}", "held_out_loss_before", first, "held_out_loss_after", newest));
+        json_object_update_new(result,
+                               json_pack("{s:f,s:f}", "held_out_loss_before", first, "held_out_loss_after", newest));
     json_object_set_new(result, "worse", measured ? json_boolean(worse) : json_null());
     if (r->c->json)
         return;
@@ -185,8 +196,10 @@ static int report(const struct training *r, const struct way way[WAYS], long lon
             print_table(r, way, prompts);
         else
             puts("no held-out document is long enough for a prompt: drafting was not measured");
-        printf(is_eagle(&r->c->train) ? "%s/head is the trained head\n" : is_whole(&r->c->train) || !has_heads(&r->c->train) ? "%s/model is the trained model\n"
-                                                                         : "%s/head has the trained heads\n", r->dir);
+        printf(is_eagle(&r->c->train) ? "%s/head is the trained head\n"
+               : is_whole(&r->c->train) || !has_heads(&r->c->train) ? "%s/model is the trained model\n"
+               : "%s/head has the trained heads\n",
+               r->dir);
     }
     json_decref(result);
     return code;

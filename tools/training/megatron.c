@@ -1,15 +1,17 @@
 /* tools/training/megatron.c -- weights of MTP modules under the names of Megatron-LM.
  *
- * A tensor of module k is called mtp.layers.K.NAME there, and model.layers.L+K.NAME in a checkpoint of L layers. The table below has
- * both NAMEs. They were read from Megatron-Bridge's mapping of DeepSeek models (src/megatron/bridge/models/deepseek/common.py in
- * November 2026), which uses the numbers as they are. Three things differ in Megatron:
+ * A tensor of module k is called mtp.layers.K.NAME there, and model.layers.L+K.NAME in a checkpoint of L layers. The
+ * table below has both NAMEs. They were read from Megatron-Bridge's mapping of DeepSeek models
+ * (src/megatron/bridge/models/deepseek/common.py in November 2026), which uses the numbers as they are. Three things
+ * differ in Megatron:
  *
  *   - The gate and up projections of an MLP are one matrix, gate first.
- *   - The norms before kv_b_proj and q_b_proj belong to these projections with Transformer Engine, and have names of their own
- *     without it. The same is true of the norm before a dense MLP. Experts are numbered in two ways.
+ *   - The norms before kv_b_proj and q_b_proj belong to these projections with Transformer Engine, and have names of
+ *     their own without it. The same is true of the norm before a dense MLP. Experts are numbered in two ways.
  *   - The decoder layer is called mtp_model_layer; before, it was transformer_layer.
  *
- * Files are written with the first of these names. All are read. Modules have neither an embedding nor an output head in Megatron. */
+ * Files are written with the first of these names. All are read. Modules have neither an embedding nor an output head
+ * in Megatron. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +23,8 @@
 enum megatron_part { WHOLE, FIRST_HALF, SECOND_HALF }; /* the rows that a tensor of ours has in Megatron's */
 
 static const struct {
-    const char *ours, *theirs, *also; /* %d: the number of an expert. also: another name in Megatron; NULL: there is none */
+    const char *ours, *theirs, *also; /* %d: the number of an expert. also: another name in Megatron; NULL: there is
+                                         none */
     enum megatron_part half;
     int outside; /* not in the decoder layer */
 } table[] = {
@@ -32,10 +35,12 @@ static const struct {
     {"input_layernorm.weight", "input_layernorm.weight", "self_attention.linear_q_proj.layer_norm_weight", WHOLE, 0},
     {"self_attn.q_proj.weight", "self_attention.linear_q_proj.weight", NULL, WHOLE, 0},
     {"self_attn.q_a_proj.weight", "self_attention.linear_q_down_proj.weight", NULL, WHOLE, 0},
-    {"self_attn.q_a_layernorm.weight", "self_attention.linear_q_up_proj.layer_norm_weight", "self_attention.q_layernorm.weight", WHOLE, 0},
+    {"self_attn.q_a_layernorm.weight", "self_attention.linear_q_up_proj.layer_norm_weight",
+     "self_attention.q_layernorm.weight", WHOLE, 0},
     {"self_attn.q_b_proj.weight", "self_attention.linear_q_up_proj.weight", NULL, WHOLE, 0},
     {"self_attn.kv_a_proj_with_mqa.weight", "self_attention.linear_kv_down_proj.weight", NULL, WHOLE, 0},
-    {"self_attn.kv_a_layernorm.weight", "self_attention.linear_kv_up_proj.layer_norm_weight", "self_attention.kv_layernorm.weight", WHOLE, 0},
+    {"self_attn.kv_a_layernorm.weight", "self_attention.linear_kv_up_proj.layer_norm_weight",
+     "self_attention.kv_layernorm.weight", WHOLE, 0},
     {"self_attn.kv_b_proj.weight", "self_attention.linear_kv_up_proj.weight", NULL, WHOLE, 0},
     {"self_attn.o_proj.weight", "self_attention.linear_proj.weight", NULL, WHOLE, 0},
     {"post_attention_layernorm.weight", "pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight", WHOLE, 0},
@@ -47,9 +52,12 @@ static const struct {
     {"mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.linear_fc1.weight", NULL, FIRST_HALF, 0},
     {"mlp.shared_experts.up_proj.weight", "mlp.shared_experts.linear_fc1.weight", NULL, SECOND_HALF, 0},
     {"mlp.shared_experts.down_proj.weight", "mlp.shared_experts.linear_fc2.weight", NULL, WHOLE, 0},
-    {"mlp.experts.%d.gate_proj.weight", "mlp.experts.linear_fc1.weight%d", "mlp.experts.local_experts.%d.linear_fc1.weight", FIRST_HALF, 0},
-    {"mlp.experts.%d.up_proj.weight", "mlp.experts.linear_fc1.weight%d", "mlp.experts.local_experts.%d.linear_fc1.weight", SECOND_HALF, 0},
-    {"mlp.experts.%d.down_proj.weight", "mlp.experts.linear_fc2.weight%d", "mlp.experts.local_experts.%d.linear_fc2.weight", WHOLE, 0},
+    {"mlp.experts.%d.gate_proj.weight", "mlp.experts.linear_fc1.weight%d",
+     "mlp.experts.local_experts.%d.linear_fc1.weight", FIRST_HALF, 0},
+    {"mlp.experts.%d.up_proj.weight", "mlp.experts.linear_fc1.weight%d",
+     "mlp.experts.local_experts.%d.linear_fc1.weight", SECOND_HALF, 0},
+    {"mlp.experts.%d.down_proj.weight", "mlp.experts.linear_fc2.weight%d",
+     "mlp.experts.local_experts.%d.linear_fc2.weight", WHOLE, 0},
 };
 #define ROWS (sizeof table / sizeof *table)
 
@@ -71,7 +79,8 @@ static int find_place(const char *name, int layers, struct megatron_place *out)
         *out = (struct megatron_place){i, layer - layers, -1};
         if (!number && !strcmp(rest, table[i].ours))
             return 1;
-        if (number && !strncmp(rest, table[i].ours, head) && sscanf(rest + head, "%d%n", &out->expert, &end) == 1 && !strcmp(rest + head + end, number + 2))
+        if (number && !strncmp(rest, table[i].ours, head) && sscanf(rest + head, "%d%n", &out->expert, &end) == 1 &&
+            !strcmp(rest + head + end, number + 2))
             return 1;
     }
     return 0;
@@ -89,7 +98,8 @@ static int name_of(const struct megatron_place *p, int i, char name[NAME_SIZE])
         theirs = table[p->row].theirs;
     int size = snprintf(name, NAME_SIZE, "mtp.layers.%d.%s", p->module, outside ? "" : layers[old]);
     number = strstr(theirs, "%d");
-    snprintf(name + size, NAME_SIZE - (size_t)size, "%.*s", number ? (int)(number - theirs) : (int)strlen(theirs), theirs);
+    snprintf(name + size, NAME_SIZE - (size_t)size, "%.*s", number ? (int)(number - theirs) : (int)strlen(theirs),
+             theirs);
     if (number)
         snprintf(name + strlen(name), NAME_SIZE - strlen(name), "%d%s", p->expert, number + 2);
     return 1;
@@ -102,10 +112,11 @@ static int num_layers(const struct training *r)
     return facts.layers;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* Finds the tensor under its own name, or under one of Megatron's. */
-static int find(const vb_tensors *file, const struct trained_tensor *t, int layers, vb_tensor *out, enum megatron_part *half)
+static int find(const vb_tensors *file, const struct trained_tensor *t, int layers, vb_tensor *out,
+                enum megatron_part *half)
 {
     char name[NAME_SIZE];
     struct megatron_place p;
@@ -139,8 +150,8 @@ static int read_tensor(const struct training *r, const char *path, const vb_tens
     rows *= half == WHOLE ? 1 : 2;
     if (x.ndim != t->dimensions || x.shape[x.ndim - 1] != (int64_t)(t->dimensions == 1 ? rows * t->cols : t->cols) ||
         (x.ndim == 2 && x.shape[0] != (int64_t)rows))
-        return cli_fail(r->c, EXIT_OTHER, "%s: %s is [%lld,%lld], wanted [%zu,%zu]", path, x.name, x.ndim == 2 ? (long long)x.shape[0] : 1LL,
-                        (long long)x.shape[x.ndim - 1], rows, t->cols);
+        return cli_fail(r->c, EXIT_OTHER, "%s: %s is [%lld,%lld], wanted [%zu,%zu]", path, x.name,
+                        x.ndim == 2 ? (long long)x.shape[0] : 1LL, (long long)x.shape[x.ndim - 1], rows, t->cols);
     if (vb_tensor_f32(&x, half == SECOND_HALF ? count : 0, count, t->w, &err))
         return cli_fail(r->c, EXIT_OTHER, "%s: %s", path, err.message);
     return EXIT_DONE;
@@ -159,7 +170,7 @@ int megatron_read(struct training *r, const char *path)
     return code;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 struct megatron_file {
     vb_tensor *list;
@@ -185,16 +196,19 @@ static void add(struct megatron_file *f, const struct trained_tensor *t, const s
     if (!x) {
         x = &f->list[f->count++];
         *x = (vb_tensor){.name = name, .dtype = "F32", .ndim = t->dimensions,
-                         .shape = {(int64_t)(t->dimensions == 1 ? count : halves * t->rows), (int64_t)t->cols}, .bytes = halves * count * sizeof *t->w};
+                         .shape = {(int64_t)(t->dimensions == 1 ? count : halves * t->rows), (int64_t)t->cols},
+                         .bytes = halves * count * sizeof *t->w};
         x->data = cli_must(malloc(x->bytes + 1));
     }
-    memcpy((char *)(uintptr_t)x->data + (table[p->row].half == SECOND_HALF ? count * sizeof *t->w : 0), t->w, count * sizeof *t->w);
+    memcpy((char *)(uintptr_t)x->data + (table[p->row].half == SECOND_HALF ? count * sizeof *t->w : 0), t->w,
+           count * sizeof *t->w);
 }
 
 int megatron_write(const struct training *r, const char *path)
 {
     size_t count = trainer_count(r->trainer);
-    struct megatron_file f = {.list = cli_must(calloc(count + 1, sizeof *f.list)), .names = cli_must(calloc(count + 1, sizeof *f.names))};
+    struct megatron_file f = {.list = cli_must(calloc(count + 1, sizeof *f.list)),
+                              .names = cli_must(calloc(count + 1, sizeof *f.names))};
     struct megatron_place p;
     struct new_file file;
     vb_error err;

@@ -35,7 +35,8 @@ static int has_labels(const unsigned char *mask, size_t first, size_t count, siz
     return count >= shortest && (!mask || memchr(mask + first + shortest - 1, 1, count - shortest + 1));
 }
 
-int order_open(struct order *o, const size_t *end, size_t documents, const unsigned char *mask, size_t longest, size_t shortest, uint64_t seed)
+int order_open(struct order *o, const size_t *end, size_t documents, const unsigned char *mask, size_t longest,
+               size_t shortest, uint64_t seed)
 {
     size_t most = 1;
     for (size_t i = 0; i < documents; i++)

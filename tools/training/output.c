@@ -1,9 +1,10 @@
 /* tools/training/output.c -- writes the trained model: the folder DIR/model, which opens as a checkpoint.
  *
- * A file of the model in which no tensor has changed becomes a symbolic link, or a copy with --copy-target. A file with tensors that
- * have changed (or belong to modules that are trained or no longer used) is written again without them. Trained tensors have files of
- * their own. So the result takes the space of what was trained and of the files that had to be cut, however large the model is. A
- * model in the single file model.safetensors is written as a single file again, unless nothing in it has changed. */
+ * A file of the model in which no tensor has changed becomes a symbolic link, or a copy with --copy-target. A file with
+ * tensors that have changed (or belong to modules that are trained or no longer used) is written again without them.
+ * Trained tensors have files of their own. So the result takes the space of what was trained and of the files that had
+ * to be cut, however large the model is. A model in the single file model.safetensors is written as a single file
+ * again, unless nothing in it has changed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,12 +40,17 @@ struct output_folder {
     int modules;               /* how many MTP modules the result has */
 };
 
-static int failed(const struct output_folder *o, const char *path) { return cli_fail(o->r->c, EXIT_OTHER, "%s: %s", path, strerror(errno)); }
+static int failed(const struct output_folder *o, const char *path)
+{
+    return cli_fail(o->r->c, EXIT_OTHER, "%s: %s", path, strerror(errno));
+}
 
 /* Whether a + "/" + b fits. */
 static int join(const struct output_folder *o, char path[PATH_SIZE], const char *a, const char *b)
 {
-    return snprintf(path, PATH_SIZE, "%s/%s", a, b) < PATH_SIZE ? EXIT_DONE : cli_fail(o->r->c, EXIT_OTHER, "%.200s/%.200s: the path is too long", a, b);
+    return snprintf(path, PATH_SIZE, "%s/%s", a, b) < PATH_SIZE
+               ? EXIT_DONE
+               : cli_fail(o->r->c, EXIT_OTHER, "%.200s/%.200s: the path is too long", a, b);
 }
 
 int output_check(const struct cli *c, const char *model_dir)
@@ -52,8 +58,10 @@ int output_check(const struct cli *c, const char *model_dir)
     char path[PATH_SIZE], index[PATH_SIZE];
     struct stat st;
     if (!stat(model_dir, &st) && !S_ISDIR(st.st_mode))
-        return cli_fail(c, EXIT_OTHER, "%s is a file: --part %s wants a directory in the Hugging Face layout, and only EAGLE heads are trained for files", model_dir,
-                        c->train.part ? c->train.part : "modules");
+        return cli_fail(c, EXIT_OTHER,
+                        "%s is a file: --part %s wants a directory in the Hugging Face layout, and only EAGLE heads "
+                        "are trained for files",
+                        model_dir, c->train.part ? c->train.part : "modules");
     snprintf(path, sizeof path, "%s/" SINGLE, model_dir);
     snprintf(index, sizeof index, "%s/" INDEX, model_dir);
     if (!stat(model_dir, &st) && access(path, F_OK) && access(index, F_OK))
@@ -61,7 +69,7 @@ int output_check(const struct cli *c, const char *model_dir)
     return EXIT_DONE;
 }
 
-/* ---- which tensors stay ---------------------------------------------------------------------------------------------------- */
+/* ---- which tensors stay ------------------------------------------------------------------------------------------ */
 
 /* The layer of a tensor's name; -1: none. */
 static int layer_of(const char *name)
@@ -70,10 +78,13 @@ static int layer_of(const char *name)
     return sscanf(name, "model.layers.%d.%n", &layer, &end) == 1 && end ? layer : -1;
 }
 
-static int is_float(const vb_tensor *t) { return !strcmp(t->dtype, "F32") || !strcmp(t->dtype, "F16") || !strcmp(t->dtype, "BF16"); }
+static int is_float(const vb_tensor *t)
+{
+    return !strcmp(t->dtype, "F32") || !strcmp(t->dtype, "F16") || !strcmp(t->dtype, "BF16");
+}
 
-/* Fills `trained`. Modules that were not trained are left out if they are quantized and everything else was trained: the new config.json
- * has no quantization_config. */
+/* Fills `trained`. Modules that were not trained are left out if they are quantized and everything else was trained:
+ * the new config.json has no quantization_config. */
 static void look_at_trained(struct output_folder *o)
 {
     vb_tensor t;
@@ -118,7 +129,7 @@ static void look_at_source(struct output_folder *o)
     o->is_single = json_object_size(o->files) == 1 && json_object_get(o->files, SINGLE);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /* To the nearest BF16 number, and to the even one of two. */
 static uint16_t bf16_of(float x)
@@ -128,7 +139,8 @@ static uint16_t bf16_of(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* F32 with --type f32; else F32 where the checkpoint stores F32, and for the router's bias, whose steps are smaller than BF16's. */
+/* F32 with --type f32; else F32 where the checkpoint stores F32, and for the router's bias, whose steps are smaller
+ * than BF16's. */
 static int is_f32(const struct output_folder *o, const char *name)
 {
     vb_tensor t;
@@ -140,7 +152,8 @@ static int is_f32(const struct output_folder *o, const char *name)
 vb_tensor output_stored(const struct trained_tensor *t, int f32, void **memory)
 {
     size_t count = t->rows * t->cols;
-    vb_tensor out = {.name = t->name, .ndim = t->dimensions, .shape = {(int64_t)(t->dimensions == 1 ? count : t->rows), (int64_t)t->cols}};
+    vb_tensor out = {.name = t->name, .ndim = t->dimensions,
+                     .shape = {(int64_t)(t->dimensions == 1 ? count : t->rows), (int64_t)t->cols}};
     *memory = NULL;
     if (f32) {
         out.dtype = "F32";
@@ -157,7 +170,7 @@ vb_tensor output_stored(const struct trained_tensor *t, int f32, void **memory)
     return out;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static int show(void *label, size_t done, size_t total)
 {
@@ -202,7 +215,8 @@ static size_t tensors_of_source(const struct output_folder *o)
 }
 
 /* Writes trained tensors first .. last-1 behind the `count` tensors of the list, into one file. */
-static int write_trained(struct output_folder *o, const char *name, vb_tensor *list, size_t count, size_t first, size_t last)
+static int write_trained(struct output_folder *o, const char *name, vb_tensor *list, size_t count, size_t first,
+                         size_t last)
 {
     void **memory = cli_must(calloc(last - first + 1, sizeof *memory));
     for (size_t i = first; i < last; i++) {
@@ -218,17 +232,21 @@ static int write_trained(struct output_folder *o, const char *name, vb_tensor *l
     return code;
 }
 
-/* Copies some bytes. copy_file_range lets file systems share blocks, but fails between two file systems, and on some network ones. */
+/* Copies some bytes. copy_file_range lets file systems share blocks, but fails between two file systems, and on some
+ * network ones. */
 static ssize_t copy_some(int in, int out, size_t most)
 {
     ssize_t n = copy_file_range(in, NULL, out, NULL, most, 0);
-    return n < 0 && (errno == EXDEV || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) ? sendfile(out, in, NULL, most) : n;
+    return n < 0 && (errno == EXDEV || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP)
+               ? sendfile(out, in, NULL, most)
+               : n;
 }
 
 static int copy_file(const struct output_folder *o, const char *from, const char *to)
 {
     struct stat st;
-    int code = EXIT_DONE, in = open(from, O_RDONLY | O_CLOEXEC), out = in < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int code = EXIT_DONE, in = open(from, O_RDONLY | O_CLOEXEC),
+        out = in < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (in < 0 || fstat(in, &st))
         code = failed(o, from);
     else if (out < 0)
@@ -268,7 +286,7 @@ static int take_file(const struct output_folder *o, const char *file, const char
     return symlink(from, to) ? failed(o, to) : EXIT_DONE;
 }
 
-/* ---- the weights ------------------------------------------------------------------------------------------------------------- */
+/* ---- the weights ------------------------------------------------------------------------------------------------- */
 
 /* One file with everything. */
 static int write_single(struct output_folder *o)
@@ -283,7 +301,8 @@ static int write_single(struct output_folder *o)
 static int write_index(const struct output_folder *o)
 {
     char path[PATH_SIZE];
-    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)o->bytes, "weight_map", o->weight_map);
+    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)o->bytes, "weight_map",
+                              o->weight_map);
     cli_must(index);
     int code = join(o, path, o->dir, INDEX);
     if (code == EXIT_DONE && json_dump_file(index, path, JSON_INDENT(2)))
@@ -302,7 +321,8 @@ static int write_trained_files(struct output_folder *o)
     for (size_t first = 0, last; first < count && code == EXIT_DONE; first = last) {
         size_t bytes = 0;
         for (last = first; last < count && (last == first || bytes < MOST_BYTES); last++)
-            bytes += trainer_tensor(o->r->trainer, last)->rows * trainer_tensor(o->r->trainer, last)->cols * sizeof(float);
+            bytes += trainer_tensor(o->r->trainer, last)->rows * trainer_tensor(o->r->trainer, last)->cols *
+                     sizeof(float);
         do
             snprintf(name, sizeof name, "model-trained-%05d.safetensors", ++number);
         while (json_object_get(o->files, name)); /* the source may be the result of another run */
@@ -338,7 +358,7 @@ static int write_many(struct output_folder *o)
     return code == EXIT_DONE ? write_index(o) : code;
 }
 
-/* ---- other files ------------------------------------------------------------------------------------------------------------- */
+/* ---- other files ------------------------------------------------------------------------------------------------- */
 
 /* config.json with num_nextn_predict_layers. If it says the right number already, it is copied byte by byte. */
 static int write_config(const struct output_folder *o)
@@ -358,8 +378,10 @@ static int write_config(const struct output_folder *o)
     vb_free(NULL, text);
     if (!config)
         return cli_error(o->r->c, &err);
-    int whole = o->whole, heads = o->source && has_heads(&o->r->c->train); /* whole: then no weight is quantized any more; DIR/initial has no heads */
-    if (!heads && json_integer_value(json_object_get(config, key)) == modules && !(whole && json_object_get(config, "quantization_config"))) {
+    int whole = o->whole, heads = o->source && has_heads(&o->r->c->train); /* whole: then no weight is quantized any
+                                                                              more; DIR/initial has no heads */
+    if (!heads && json_integer_value(json_object_get(config, key)) == modules &&
+        !(whole && json_object_get(config, "quantization_config"))) {
         code = copy_file(o, from, to);
     } else {
         json_object_set_new(config, key, json_integer(modules));
@@ -407,14 +429,15 @@ static int copy_others(const struct output_folder *o)
     return code;
 }
 
-/* ---- the folder -------------------------------------------------------------------------------------------------------------- */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 void output_remove(const char *path)
 {
     char name[PATH_SIZE];
     DIR *dir = opendir(path);
     for (const struct dirent *e; dir && (e = readdir(dir));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && snprintf(name, sizeof name, "%s/%s", path, e->d_name) < PATH_SIZE)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
+            snprintf(name, sizeof name, "%s/%s", path, e->d_name) < PATH_SIZE)
             unlink(name);
     if (dir)
         closedir(dir);
@@ -466,8 +489,8 @@ static int write_folder(struct output_folder *o, const char *name)
 int output_write(struct training *r)
 {
     const struct cli_training *t = &r->c->train;
-    struct output_folder o = {.r = r, .from = r->model_dir, .layers = num_layers(r), .whole = is_whole(t), .f32 = !strcmp(t->type, "f32"),
-                              .modules = trainer_modules(r->trainer)};
+    struct output_folder o = {.r = r, .from = r->model_dir, .layers = num_layers(r), .whole = is_whole(t),
+                              .f32 = !strcmp(t->type, "f32"), .modules = trainer_modules(r->trainer)};
     vb_error err;
     if (vb_tensors_open(&o.source, r->model_dir, NULL, &err))
         return cli_error(r->c, &err);
@@ -478,5 +501,7 @@ int output_write(struct training *r)
 
 int output_write_initial(struct training *r, const char *from)
 {
-    return write_folder(&(struct output_folder){.r = r, .from = from, .whole = 1, .f32 = 1, .modules = trainer_modules(r->trainer)}, "initial");
+    return write_folder(&(struct output_folder){.r = r, .from = from, .whole = 1, .f32 = 1,
+                                                .modules = trainer_modules(r->trainer)},
+                        "initial");
 }

@@ -1,5 +1,5 @@
-/* tools/training/settings.c -- the options of a training run: their defaults, what is kept when a run is resumed, and the learning
- * rate that follows from them. */
+/* tools/training/settings.c -- the options of a training run: their defaults, what is kept when a run is resumed, and
+ * the learning rate that follows from them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,12 +7,13 @@
 #include "tools/cli/options.h"
 #include "tools/training/training.h"
 
-/* ---- one option -------------------------------------------------------------------------------------------------------- */
+/* ---- one option -------------------------------------------------------------------------------------------------- */
 
 /* Whether a run keeps the option. -o and --resume name the run itself. */
 static int is_kept(const struct option *o)
 {
-    return (o->takes == TAKES_TRAIN && strcmp(o->name, "-o") && strcmp(o->name, "--resume")) || o->offset == offsetof(struct cli, convention);
+    return (o->takes == TAKES_TRAIN && strcmp(o->name, "-o") && strcmp(o->name, "--resume")) ||
+           o->offset == offsetof(struct cli, convention);
 }
 
 static int may_change(const struct option *o) { return o->heading == RUN_OPTIONS; }
@@ -51,7 +52,7 @@ static int is_valid(const struct option *o, const json_t *value)
          : o->kind == LONG_VALUE ? json_is_integer(value) : json_is_string(value);
 }
 
-/* ---- all options ------------------------------------------------------------------------------------------------------- */
+/* ---- all options ------------------------------------------------------------------------------------------------- */
 
 json_t *settings_json(const struct cli *c)
 {
@@ -74,12 +75,13 @@ int settings_resume(struct cli *c, const char *dir, const json_t *options)
         if (!is_kept(o) || !option_is_taken(o, c->command))
             continue;
         if (kept && !is_valid(o, kept))
-            return cli_fail(c, EXIT_OTHER, "%s/state.safetensors: %s is %s, which is no value of it", dir, o->name, json_show(kept, was));
+            return cli_fail(c, EXIT_OTHER, "%s/state.safetensors: %s is %s, which is no value of it", dir, o->name,
+                            json_show(kept, was));
         json_t *given = value_of(c, o);
         int differs = given && !(kept && json_equal(given, kept));
         if (differs && !may_change(o)) {
-            int code = cli_fail(c, EXIT_USAGE, "%s is %s, the run in %s began with %s; it cannot change", o->name, json_show(given, now), dir,
-                                kept ? json_show(kept, was) : "no such option");
+            int code = cli_fail(c, EXIT_USAGE, "%s is %s, the run in %s began with %s; it cannot change", o->name,
+                                json_show(given, now), dir, kept ? json_show(kept, was) : "no such option");
             json_decref(given);
             return code;
         }
@@ -100,14 +102,17 @@ static int one_of(const struct cli *c, const char *option, const char *word, con
     for (int i = 0; known[i]; i++) {
         if (!strcmp(word, known[i]))
             return i;
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? known[i + 1] ? ", " : " or " : "", known[i]);
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? known[i + 1] ? ", " : " or " : "",
+                 known[i]);
     }
     cli_fail(c, EXIT_USAGE, "%s is %.64s, wanted %s", option, word, list);
     return -1;
 }
 
-static const char *const parts[] = {"modules", "model", "eagle", "eagle3", "parallel-heads", "model-with-heads", NULL}; /* enum trained_part, and one more */
-static const char *const ends[] = {"stored", "shared", "own", NULL};                                        /* enum module_ends */
+/* enum trained_part, and one more */
+static const char *const parts[] = {"modules", "model", "eagle", "eagle3", "parallel-heads", "model-with-heads", NULL};
+/* enum module_ends */
+static const char *const ends[] = {"stored", "shared", "own", NULL};
 static const char *const styles[] = {"constant", "linear", "cosine", "inverse-square-root", NULL};
 static const char *const types[] = {"bf16", "f32", NULL};
 
@@ -168,7 +173,8 @@ static int check_part(const struct cli *c)
 {
     const struct cli_training *t = &c->train;
     const char *part = t->part ? t->part : "modules";
-    int eagle = is_eagle(t), eagle3 = !strcmp(part, "eagle3"), new = !t->eagle_head, modules = !strcmp(part, "modules") || !strcmp(part, "model");
+    int eagle = is_eagle(t), eagle3 = !strcmp(part, "eagle3"), new = !t->eagle_head,
+        modules = !strcmp(part, "modules") || !strcmp(part, "model");
     const struct {
         const char *name;
         int given, fits;
@@ -190,7 +196,8 @@ static int check_part(const struct cli *c)
                    {"--copy-target", t->copy_target, !eagle}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].given && !options[i].fits)
-            return cli_fail(c, EXIT_USAGE, "%s does not go together with --part %.64s%s", options[i].name, part, eagle && !new ? " and --eagle-head" : "");
+            return cli_fail(c, EXIT_USAGE, "%s does not go together with --part %.64s%s", options[i].name, part,
+                            eagle && !new ? " and --eagle-head" : "");
     return EXIT_DONE;
 }
 
@@ -198,10 +205,15 @@ static int check_part(const struct cli *c)
 static int check_no_modules(const struct cli *c)
 {
     const struct cli_training *t = &c->train;
-    const char *name = t->new_modules ? "--mtp-new" : t->mtp_weights ? "--mtp-weights" : t->save_megatron ? "--save-megatron" : t->soft_targets >= 0 ? "--soft-targets" : NULL;
+    const char *name = t->new_modules ? "--mtp-new"
+                       : t->mtp_weights ? "--mtp-weights"
+                       : t->save_megatron ? "--save-megatron"
+                       : t->soft_targets >= 0 ? "--soft-targets"
+                       : NULL;
     if (!is_whole(t) || t->depths || !name)
         return EXIT_DONE;
-    return cli_fail(c, EXIT_USAGE, "%s is for MTP modules, and --mtp-num-layers is 0%s", name, vb_mtp_modules(c->model) ? "" : ", the default for a model without modules");
+    return cli_fail(c, EXIT_USAGE, "%s is for MTP modules, and --mtp-num-layers is 0%s", name,
+                    vb_mtp_modules(c->model) ? "" : ", the default for a model without modules");
 }
 
 int settings_check(struct training *r)
@@ -214,37 +226,48 @@ int settings_check(struct training *r)
         return cli_fail(c, EXIT_USAGE, "--train-iters is missing; see verbatim train --help");
     if (!has_heads(t) && (t->heads || t->heads_init || t->heads_trunk || t->heads_mlp))
         return cli_fail(c, EXIT_USAGE, "%s is for --part parallel-heads and model-with-heads",
-                        t->heads ? "--heads" : t->heads_init ? "--heads-init" : t->heads_trunk ? "--heads-trunk" : "--heads-mlp");
+                        t->heads ? "--heads"
+                        : t->heads_init ? "--heads-init"
+                        : t->heads_trunk ? "--heads-trunk"
+                        : "--heads-mlp");
     if (has_heads(t)) {
         int code = heads_options(r);
         if (code != EXIT_DONE)
             return code;
     }
     set_defaults(t, vb_mtp_modules(c->model), vb_max_positions(c->model));
-    if (one_of(c, "--part", t->part, parts) < 0 || one_of(c, "--mtp-ends", t->ends, ends) < 0 || one_of(c, "--type", t->type, types) < 0 ||
-        one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
+    if (one_of(c, "--part", t->part, parts) < 0 || one_of(c, "--mtp-ends", t->ends, ends) < 0 ||
+        one_of(c, "--type", t->type, types) < 0 || one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
         return EXIT_USAGE;
     if (check_no_modules(c) != EXIT_DONE)
         return EXIT_USAGE;
     if (t->hidden_states && is_whole(t))
-        return cli_fail(c, EXIT_USAGE, "--hidden-states has what a frozen model computes, and --part %s trains all of it", t->part);
+        return cli_fail(c, EXIT_USAGE,
+                        "--hidden-states has what a frozen model computes, and --part %s trains all of it", t->part);
     if (t->hidden_states && (t->keep_hidden || t->assistant_only))
-        return cli_fail(c, EXIT_USAGE, "--hidden-states and %s do not go together", t->keep_hidden ? "--keep-hidden-states" : "--assistant-only-loss");
+        return cli_fail(c, EXIT_USAGE, "--hidden-states and %s do not go together",
+                        t->keep_hidden ? "--keep-hidden-states" : "--assistant-only-loss");
     if (t->hidden_layers && !t->hidden_states)
-        return cli_fail(c, EXIT_USAGE, "--hidden-states-layers describes the files of --hidden-states, which is missing");
+        return cli_fail(c, EXIT_USAGE,
+                        "--hidden-states-layers describes the files of --hidden-states, which is missing");
     if (t->keep_hidden && is_whole(t))
-        return cli_fail(c, EXIT_USAGE, "--keep-hidden-states keeps what a frozen model computes, and --part %s trains all of it", t->part);
+        return cli_fail(c, EXIT_USAGE,
+                        "--keep-hidden-states keeps what a frozen model computes, and --part %s trains all of it",
+                        t->part);
     if (!t->depths && !is_whole(t))
         return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part %s trains nothing else", t->part);
     if (t->seq_length < t->depths + 2)
-        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld; %lld depth%s sequences of %lld tokens or more", t->seq_length, t->depths,
-                        t->depths == 1 ? " wants" : "s want", t->depths + 2);
+        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld; %lld depth%s sequences of %lld tokens or more",
+                        t->seq_length, t->depths, t->depths == 1 ? " wants" : "s want", t->depths + 2);
     if (t->seq_length > vb_max_positions(c->model))
-        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld, the model has %d positions", t->seq_length, vb_max_positions(c->model));
+        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld, the model has %d positions", t->seq_length,
+                        vb_max_positions(c->model));
     if (t->draft_vocab_size > vb_vocab_size(c->model))
-        return cli_fail(c, EXIT_USAGE, "--draft-vocab-size is %lld, the model has %d tokens", t->draft_vocab_size, vb_vocab_size(c->model));
+        return cli_fail(c, EXIT_USAGE, "--draft-vocab-size is %lld, the model has %d tokens", t->draft_vocab_size,
+                        vb_vocab_size(c->model));
     if (t->batch_tokens < t->seq_length)
-        return cli_fail(c, EXIT_USAGE, "--batch-tokens is %lld, --seq-length %lld: a step reads at least one sequence", t->batch_tokens, t->seq_length);
+        return cli_fail(c, EXIT_USAGE, "--batch-tokens is %lld, --seq-length %lld: a step reads at least one sequence",
+                        t->batch_tokens, t->seq_length);
     if (t->eval_share >= 1)
         return cli_fail(c, EXIT_USAGE, "--eval-share is %g, wanted a number below 1", t->eval_share);
     if (t->min_lr > t->lr)
@@ -252,9 +275,12 @@ int settings_check(struct training *r)
     if (!((float)t->eps > 0))
         return cli_fail(c, EXIT_USAGE, "--adam-eps is %g, wanted a number above 0", t->eps);
     if (t->beta1 >= 1 || t->beta2 >= 1)
-        return cli_fail(c, EXIT_USAGE, "--adam-beta%d is %g, wanted a number below 1", t->beta1 >= 1 ? 1 : 2, t->beta1 >= 1 ? t->beta1 : t->beta2);
+        return cli_fail(c, EXIT_USAGE, "--adam-beta%d is %g, wanted a number below 1", t->beta1 >= 1 ? 1 : 2,
+                        t->beta1 >= 1 ? t->beta1 : t->beta2);
     if (t->warmup_iters >= t->decay_iters && t->warmup_iters)
-        return cli_fail(c, EXIT_USAGE, "--lr-warmup-iters is %lld, --lr-decay-iters %lld: the warm-up has to end earlier", t->warmup_iters, t->decay_iters);
+        return cli_fail(c, EXIT_USAGE,
+                        "--lr-warmup-iters is %lld, --lr-decay-iters %lld: the warm-up has to end earlier",
+                        t->warmup_iters, t->decay_iters);
     return EXIT_DONE;
 }
 
@@ -265,13 +291,21 @@ static int check_loss(const struct cli *c, const struct loss *loss)
     long long used = loss->chain == CHAIN_MODULES ? t->depths : 1;
     int is_new = t->new_modules || t->modules > vb_mtp_modules(c->model);
     if (!t->depths && loss->main == 0)
-        return cli_fail(c, EXIT_USAGE, "--loss %s has no main loss, and --mtp-num-layers is 0, so that there is nothing to learn", t->loss);
+        return cli_fail(c, EXIT_USAGE,
+                        "--loss %s has no main loss, and --mtp-num-layers is 0, so that there is nothing to learn",
+                        t->loss);
     if (has_heads(t) && loss->chain != CHAIN_MODULES)
-        return cli_fail(c, EXIT_USAGE, "--loss %s runs one module at every depth, and --part %s trains a head for each depth", t->loss, t->part);
+        return cli_fail(c, EXIT_USAGE,
+                        "--loss %s runs one module at every depth, and --part %s trains a head for each depth", t->loss,
+                        t->part);
     if ((has_heads(t) || !strcmp(t->part, "eagle3")) && loss->terms.features != 0)
-        return cli_fail(c, EXIT_USAGE, "--loss %s compares hidden states with those of the model, and --part %s has none to compare", t->loss, t->part);
+        return cli_fail(c, EXIT_USAGE,
+                        "--loss %s compares hidden states with those of the model, and --part %s has none to compare",
+                        t->loss, t->part);
     if (!is_eagle(t) && !has_heads(t) && t->depths && is_new && t->modules > used)
-        return cli_fail(c, EXIT_USAGE, "--mtp-modules is %lld, and --mtp-num-layers %lld with --loss %s trains only %lld of them, so that new ones would stay random",
+        return cli_fail(c, EXIT_USAGE,
+                        "--mtp-modules is %lld, and --mtp-num-layers %lld with --loss %s trains only %lld of them, so "
+                        "that new ones would stay random",
                         t->modules, t->depths, t->loss, used);
     return EXIT_DONE;
 }
@@ -287,8 +321,11 @@ int settings_loss(const struct cli *c, struct loss *out)
     if (t->soft_targets < 0)
         return EXIT_DONE;
     if (t->soft_targets > 1 || out->terms.data == 0)
-        return t->soft_targets > 1 ? cli_fail(c, EXIT_USAGE, "--soft-targets is %g, wanted a number from 0 to 1", t->soft_targets)
-                                   : cli_fail(c, EXIT_USAGE, "--soft-targets does not go together with --loss %s, which has weights of its own", t->loss);
+        return t->soft_targets > 1
+                   ? cli_fail(c, EXIT_USAGE, "--soft-targets is %g, wanted a number from 0 to 1", t->soft_targets)
+                   : cli_fail(c, EXIT_USAGE,
+                              "--soft-targets does not go together with --loss %s, which has weights of its own",
+                              t->loss);
     out->terms.soft = t->soft_targets;
     out->terms.data = 1 - t->soft_targets;
     return EXIT_DONE;
@@ -299,14 +336,24 @@ struct trainer_options settings_trainer(const struct training *r)
     const struct cli *c = r->c;
     const struct cli_training *t = &c->train;
     return (struct trainer_options){
-        .part = is_whole(t) ? TRAIN_MODEL : (enum trained_part)one_of(c, "--part", t->part, parts), .heads = has_heads(t) ? &r->heads : NULL, .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
-        .depths = (int)t->depths, .modules = t->depths ? (int)t->modules : 0, .new_modules = t->new_modules, .seed = (uint64_t)t->seed,
-        .loss = &r->loss, .eagle = &r->eagle, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
+        .part = is_whole(t) ? TRAIN_MODEL : (enum trained_part)one_of(c, "--part", t->part, parts),
+        .heads = has_heads(t) ? &r->heads : NULL,
+        .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
+        .depths = (int)t->depths,
+        .modules = t->depths ? (int)t->modules : 0,
+        .new_modules = t->new_modules,
+        .seed = (uint64_t)t->seed,
+        .loss = &r->loss,
+        .eagle = &r->eagle,
+        .max_norm = t->clip_grad,
+        .bias_update_speed = t->bias_rate,
         .adamw = {.beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .weight_decay = t->weight_decay},
-        .micro_tokens = (size_t)t->micro_tokens, .threads = c->session.threads, .isa = c->session.isa};
+        .micro_tokens = (size_t)t->micro_tokens,
+        .threads = c->session.threads,
+        .isa = c->session.isa};
 }
 
-/* ---- the learning rate --------------------------------------------------------------------------------------------------- */
+/* ---- the learning rate ------------------------------------------------------------------------------------------- */
 
 /* cos(pi x) for x in [0, 1], by its power series: math libraries differ in the last bit. */
 static double cos_pi(double x)

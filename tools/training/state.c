@@ -1,15 +1,18 @@
 /* tools/training/state.c -- the run folder: its state, and the tokens of its documents.
  *
- * state.safetensors has, for each trained tensor NAME, the tensors w.NAME, m.NAME and v.NAME (F32: weight and AdamW's moments), and
+ * state.safetensors has, for each trained tensor NAME, the tensors w.NAME, m.NAME and v.NAME (F32: weight and AdamW's
+ * moments), and
  *
- *   run     U8   a JSON object: format, step, tokens, place, options, the path and the fingerprint of the model, the hash of the data
+ *   run     U8   a JSON object: format, step, tokens, place, options, the path and the fingerprint of the model, the
+ *           hash of the data
  *   curves  F64  [rows, columns] of curves.csv
  *   sums    F64  what the steps since the newest row have added up to
  *   hash    I64  [1]: the hash of all other tensors
  *
- * data.safetensors has tokens (I32) and ends (I64) of the documents to train on, held_out.tokens and held_out.ends, and hash; if not all
- * tokens are labels, also loss_mask (U8), and likewise held_out.loss_mask; with --hidden-states also files (U8: a name and a zero byte for each document, only the
- * zero byte for a text) and file_hashes (I64), and likewise held_out.files and held_out.file_hashes. */
+ * data.safetensors has tokens (I32) and ends (I64) of the documents to train on, held_out.tokens and held_out.ends, and
+ * hash; if not all tokens are labels, also loss_mask (U8), and likewise held_out.loss_mask; with --hidden-states also
+ * files (U8: a name and a zero byte for each document, only the zero byte for a text) and file_hashes (I64), and
+ * likewise held_out.files and held_out.file_hashes. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,14 +31,18 @@
 #define PATH_SIZE 4096
 #define SUMS (2 + VB_MAX_DRAFT + 2)
 
-static void path_of(const struct training *r, const char *name, char path[PATH_SIZE]) { snprintf(path, PATH_SIZE, "%s/%s", r->dir, name); }
+static void path_of(const struct training *r, const char *name, char path[PATH_SIZE])
+{
+    snprintf(path, PATH_SIZE, "%s/%s", r->dir, name);
+}
 
-/* ---- the folder ---------------------------------------------------------------------------------------------------------- */
+/* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 /* A file that a process left incomplete when it was killed. */
 static int is_part(const char *name)
 {
-    static const char *const files[] = {"data.safetensors.", "state.safetensors.", "curves.csv.", "curves.svg.", "result.json.", "megatron.safetensors."};
+    static const char *const files[] = {"data.safetensors.", "state.safetensors.", "curves.csv.", "curves.svg.",
+                                        "result.json.", "megatron.safetensors."};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (!strncmp(name, files[i], strlen(files[i])))
             return cli_ends_with(name, ".part");
@@ -61,7 +68,8 @@ static int is_empty(const char *path)
     int empty = 1;
     DIR *dir = opendir(path);
     for (const struct dirent *e; dir && (e = readdir(dir));)
-        empty &= !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || !strcmp(e->d_name, "lock") || is_part(e->d_name);
+        empty &= !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || !strcmp(e->d_name, "lock") ||
+                 is_part(e->d_name);
     if (dir)
         closedir(dir);
     return dir && empty;
@@ -85,8 +93,10 @@ static int make_folder(struct training *r)
     if (r->made || (exists && is_empty(r->dir)))
         return EXIT_DONE;
     if (exists && is_left(r))
-        return cli_fail(r->c, EXIT_OTHER, "-o %s: a run was ended there before its first state; remove the folder", r->dir);
-    return exists ? cli_fail(r->c, EXIT_OTHER, "-o %s: it exists and is not an empty folder; --resume continues a run", r->dir)
+        return cli_fail(r->c, EXIT_OTHER, "-o %s: a run was ended there before its first state; remove the folder",
+                        r->dir);
+    return exists ? cli_fail(r->c, EXIT_OTHER, "-o %s: it exists and is not an empty folder; --resume continues a run",
+                             r->dir)
                   : cli_fail(r->c, EXIT_OTHER, "-o %s: %s", r->dir, strerror(errno));
 }
 
@@ -98,8 +108,8 @@ static int find_folder(struct training *r)
     for (int i = 0; i < 2; i++) {
         path_of(r, files[i], path);
         if (access(path, F_OK))
-            return cli_fail(r->c, EXIT_OTHER, "--resume %s: there is no %s, so there is no run to continue%s", r->dir, files[i],
-                            i ? ": it was ended before its first state; remove the folder" : "");
+            return cli_fail(r->c, EXIT_OTHER, "--resume %s: there is no %s, so there is no run to continue%s", r->dir,
+                            files[i], i ? ": it was ended before its first state; remove the folder" : "");
     }
     return EXIT_DONE;
 }
@@ -150,15 +160,18 @@ void state_close(struct training *r)
     r->lock = -1;
 }
 
-/* ---- files of tensors with a hash ---------------------------------------------------------------------------------------- */
+/* ---- files of tensors with a hash -------------------------------------------------------------------------------- */
 
 static vb_tensor tensor(const char *name, const char *dtype, size_t rows, size_t cols, size_t size, const void *data)
 {
-    return (vb_tensor){.name = name, .dtype = dtype, .ndim = cols ? 2 : 1, .shape = {(int64_t)rows, (int64_t)cols}, .data = data,
-                       .bytes = rows * (cols ? cols : 1) * size};
+    return (vb_tensor){.name = name, .dtype = dtype, .ndim = cols ? 2 : 1, .shape = {(int64_t)rows, (int64_t)cols},
+                       .data = data, .bytes = rows * (cols ? cols : 1) * size};
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(((const vb_tensor *)a)->name, ((const vb_tensor *)b)->name); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const vb_tensor *)a)->name, ((const vb_tensor *)b)->name);
+}
 
 /* The hash of names and data, in the order of names, without the tensor "hash" itself. */
 static uint64_t add_hash(uint64_t hash, const vb_tensor *t)
@@ -206,17 +219,21 @@ static int reader_open(struct state_reader *f, const struct training *r, const c
     memcpy(&hash, t.data, sizeof hash);
     for (size_t i = 0; vb_tensors_at(f->tensors, i, &t); i++)
         f->hash = add_hash(f->hash, &t);
-    return hash == f->hash ? EXIT_DONE : cli_fail(r->c, EXIT_OTHER, "%s: it is damaged: its contents have another hash than it says", f->path);
+    return hash == f->hash
+               ? EXIT_DONE
+               : cli_fail(r->c, EXIT_OTHER, "%s: it is damaged: its contents have another hash than it says", f->path);
 }
 
 static int reader_find(struct state_reader *f, const char *name, const char *dtype, vb_tensor *out)
 {
     if (!vb_tensors_find(f->tensors, name, out))
         return cli_fail(f->r->c, EXIT_OTHER, "%s: there is no tensor %s", f->path, name);
-    return strcmp(out->dtype, dtype) ? cli_fail(f->r->c, EXIT_OTHER, "%s: %s is %s, wanted %s", f->path, name, out->dtype, dtype) : EXIT_DONE;
+    return strcmp(out->dtype, dtype)
+               ? cli_fail(f->r->c, EXIT_OTHER, "%s: %s is %s, wanted %s", f->path, name, out->dtype, dtype)
+               : EXIT_DONE;
 }
 
-/* ---- the tokens ------------------------------------------------------------------------------------------------------------ */
+/* ---- the tokens -------------------------------------------------------------------------------------------------- */
 
 /* Two tensors with the files of documents; the caller frees *names and *hashes. Returns 2. */
 static size_t file_tensors(vb_tensor *list, const struct documents *d, int held, char **names, uint64_t **hashes)
@@ -262,9 +279,10 @@ int state_save_data(struct training *r)
     size_t count = 4;
     char *names[2] = {NULL};
     uint64_t *hashes[2] = {NULL};
-    vb_tensor list[11] = {tensor("tokens", "I32", d->tokens, 0, sizeof *d->ids, d->ids), tensor("ends", "I64", d->count, 0, sizeof *d->end, d->end),
-                         tensor("held_out.tokens", "I32", h->tokens, 0, sizeof *h->ids, h->ids),
-                         tensor("held_out.ends", "I64", h->count, 0, sizeof *h->end, h->end)};
+    vb_tensor list[11] = {tensor("tokens", "I32", d->tokens, 0, sizeof *d->ids, d->ids),
+                          tensor("ends", "I64", d->count, 0, sizeof *d->end, d->end),
+                          tensor("held_out.tokens", "I32", h->tokens, 0, sizeof *h->ids, h->ids),
+                          tensor("held_out.ends", "I64", h->count, 0, sizeof *h->end, h->end)};
     if (d->is_masked)
         list[count++] = tensor("loss_mask", "U8", d->tokens, 0, 1, d->mask);
     if (h->is_masked)
@@ -282,7 +300,8 @@ int state_save_data(struct training *r)
 }
 
 /* Reads documents; whoever made the file may have made it wrong, with a right hash. */
-static int read_documents(struct state_reader *f, const char *tokens, const char *ends, const char *mask, struct documents *d)
+static int read_documents(struct state_reader *f, const char *tokens, const char *ends, const char *mask,
+                          struct documents *d)
 {
     const struct cli *c = f->r->c;
     vb_tensor t, e, m;
@@ -293,7 +312,8 @@ static int read_documents(struct state_reader *f, const char *tokens, const char
     if (code != EXIT_DONE)
         return code;
     if (d->is_masked && (strcmp(m.dtype, "U8") || m.bytes != t.bytes / sizeof *d->ids))
-        return cli_fail(c, EXIT_OTHER, "%s: %s is %s with %zu bytes, wanted U8 with one for each token", f->path, mask, m.dtype, m.bytes);
+        return cli_fail(c, EXIT_OTHER, "%s: %s is %s with %zu bytes, wanted U8 with one for each token", f->path, mask,
+                        m.dtype, m.bytes);
     d->tokens = t.bytes / sizeof *d->ids;
     d->count = e.bytes / sizeof *d->end;
     d->ids = cli_must(malloc(t.bytes + 1));
@@ -306,10 +326,12 @@ static int read_documents(struct state_reader *f, const char *tokens, const char
         d->mask[i] = !d->is_masked || ((const unsigned char *)m.data)[i];
     for (size_t i = 0; i < d->count; i++)
         if (d->end[i] > d->tokens || (i && d->end[i] < d->end[i - 1]))
-            return cli_fail(c, EXIT_OTHER, "%s: %s[%zu] is %zu, wanted ascending numbers up to %zu", f->path, ends, i, d->end[i], d->tokens);
+            return cli_fail(c, EXIT_OTHER, "%s: %s[%zu] is %zu, wanted ascending numbers up to %zu", f->path, ends, i,
+                            d->end[i], d->tokens);
     for (size_t i = 0; i < d->tokens; i++)
         if (d->ids[i] < 0 || d->ids[i] >= vb_vocab_size(c->model))
-            return cli_fail(c, EXIT_OTHER, "%s: token %zu is %d, the vocabulary has %d", f->path, i, d->ids[i], vb_vocab_size(c->model));
+            return cli_fail(c, EXIT_OTHER, "%s: token %zu is %d, the vocabulary has %d", f->path, i, d->ids[i],
+                            vb_vocab_size(c->model));
     return EXIT_DONE;
 }
 
@@ -328,7 +350,7 @@ int state_load_data(struct training *r)
     return code;
 }
 
-/* ---- the state --------------------------------------------------------------------------------------------------------------- */
+/* ---- the state --------------------------------------------------------------------------------------------------- */
 
 static json_t *hexadecimal(uint64_t number)
 {
@@ -339,9 +361,11 @@ static json_t *hexadecimal(uint64_t number)
 
 static json_t *head_of(const struct training *r)
 {
-    return json_pack("{s:i,s:s,s:I,s:I,s:{s:I,s:I},s:s,s:o,s:o,s:O}", "format", FORMAT, "verbatim", vb_version(), "step", (json_int_t)r->step, "tokens",
-                     (json_int_t)r->tokens, "place", "epoch", (json_int_t)r->place.epoch, "next", (json_int_t)r->place.next, "model", r->model_dir,
-                     "model_fingerprint", hexadecimal(r->model_hash), "data", hexadecimal(r->data_hash), "options", r->options);
+    return json_pack("{s:i,s:s,s:I,s:I,s:{s:I,s:I},s:s,s:o,s:o,s:O}", "format", FORMAT, "verbatim", vb_version(),
+                     "step", (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "place", "epoch",
+                     (json_int_t)r->place.epoch, "next", (json_int_t)r->place.next, "model", r->model_dir,
+                     "model_fingerprint", hexadecimal(r->model_hash), "data", hexadecimal(r->data_hash), "options",
+                     r->options);
 }
 
 /* The names w.NAME, m.NAME and v.NAME, one after the other. */
@@ -399,11 +423,13 @@ static int parse_head(const struct cli *c, const char *path, const vb_tensor *t,
         return cli_error(c, &err);
     const json_t *format = json_object_get(*out, "format"), *place = json_object_get(*out, "place");
     if (json_integer_value(format) != FORMAT)
-        return cli_fail(c, EXIT_OTHER, "%s: format is %s, this program reads format %d", path, json_show(format, shown), FORMAT);
+        return cli_fail(c, EXIT_OTHER, "%s: format is %s, this program reads format %d", path, json_show(format, shown),
+                        FORMAT);
     if (!json_is_integer(json_object_get(*out, "step")) || !json_is_integer(json_object_get(*out, "tokens")) ||
         !json_is_integer(json_object_get(place, "epoch")) || !json_is_integer(json_object_get(place, "next")) ||
-        !json_is_string(json_object_get(*out, "model")) || !json_is_string(json_object_get(*out, "model_fingerprint")) ||
-        !json_is_string(json_object_get(*out, "data")) || !json_is_object(json_object_get(*out, "options")))
+        !json_is_string(json_object_get(*out, "model")) ||
+        !json_is_string(json_object_get(*out, "model_fingerprint")) || !json_is_string(json_object_get(*out, "data")) ||
+        !json_is_object(json_object_get(*out, "options")))
         return cli_fail(c, EXIT_OTHER, "%s: a key of its tensor run is missing or has another type", path);
     return EXIT_DONE;
 }
@@ -423,14 +449,16 @@ int state_head(const struct training *r, json_t **out)
 }
 
 /* Copies a tensor into memory that is as large. */
-static int read_into(struct state_reader *f, const char *name, const char *dtype, size_t rows, size_t cols, void *to, size_t size)
+static int read_into(struct state_reader *f, const char *name, const char *dtype, size_t rows, size_t cols, void *to,
+                     size_t size)
 {
     vb_tensor t;
     int code = reader_find(f, name, dtype, &t);
     if (code != EXIT_DONE)
         return code;
     if (t.bytes != rows * cols * size)
-        return cli_fail(f->r->c, EXIT_OTHER, "%s: %s has %zu bytes, wanted %zu x %zu numbers", f->path, name, t.bytes, rows, cols);
+        return cli_fail(f->r->c, EXIT_OTHER, "%s: %s has %zu bytes, wanted %zu x %zu numbers", f->path, name, t.bytes,
+                        rows, cols);
     memcpy(to, t.data, t.bytes);
     return EXIT_DONE;
 }
@@ -475,13 +503,15 @@ static int load_curves(struct state_reader *f, struct training *r)
 static int compare_head(const struct training *r, const char *path, const json_t *head)
 {
     json_t *data = hexadecimal(r->data_hash), *model = hexadecimal(r->model_hash);
-    int other_data = !json_equal(data, json_object_get(head, "data")), other_model = !json_equal(model, json_object_get(head, "model_fingerprint"));
+    int other_data = !json_equal(data, json_object_get(head, "data")),
+        other_model = !json_equal(model, json_object_get(head, "model_fingerprint"));
     json_decref(data);
     json_decref(model);
     if (other_data)
         return cli_fail(r->c, EXIT_OTHER, "%s belongs to other data than %s/data.safetensors", path, r->dir);
-    return other_model ? cli_fail(r->c, EXIT_OTHER, "%s is not the model with which the run in %s began (%s), or the conventions differ", r->model_dir, r->dir,
-                                  json_string_value(json_object_get(head, "model")))
+    return other_model ? cli_fail(r->c, EXIT_OTHER,
+                                  "%s is not the model with which the run in %s began (%s), or the conventions differ",
+                                  r->model_dir, r->dir, json_string_value(json_object_get(head, "model")))
                        : EXIT_DONE;
 }
 
@@ -505,11 +535,13 @@ int state_load(struct training *r)
         const json_t *place = json_object_get(head, "place");
         r->step = json_integer_value(json_object_get(head, "step"));
         r->tokens = (uint64_t)json_integer_value(json_object_get(head, "tokens"));
-        r->place = (struct order_place){(uint64_t)json_integer_value(json_object_get(place, "epoch")), (size_t)json_integer_value(json_object_get(place, "next"))};
+        r->place = (struct order_place){(uint64_t)json_integer_value(json_object_get(place, "epoch")),
+                                        (size_t)json_integer_value(json_object_get(place, "next"))};
     }
     json_decref(head);
     vb_tensors_close(f.tensors);
     if (code == EXIT_DONE && r->step > r->c->train.train_iters)
-        code = cli_fail(r->c, EXIT_USAGE, "--train-iters is %lld, the run in %s has %lld steps already", r->c->train.train_iters, r->dir, (long long)r->step);
+        code = cli_fail(r->c, EXIT_USAGE, "--train-iters is %lld, the run in %s has %lld steps already",
+                        r->c->train.train_iters, r->dir, (long long)r->step);
     return code;
 }

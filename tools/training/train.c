@@ -8,7 +8,7 @@
 #include "tools/cli/file.h"
 #include "tools/training/training.h"
 
-/* ---- sequences ----------------------------------------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 
 static void release(const struct training *r, struct training_sequence *list, size_t count)
 {
@@ -16,9 +16,11 @@ static void release(const struct training *r, struct training_sequence *list, si
         dumps_release(list, count);
 }
 
-/* The sequences of the next batch, of the documents to train on or of those held out, with the rows of the frozen model that are not computed
- * again. `list` and `numbers` have room for all pieces. The caller releases the list, except after an error. */
-static int next_batch(struct training *r, int held, struct order_place *place, size_t *numbers, struct training_sequence *list, size_t *count)
+/* The sequences of the next batch, of the documents to train on or of those held out, with the rows of the frozen model
+ * that are not computed again. `list` and `numbers` have room for all pieces. The caller releases the list, except
+ * after an error. */
+static int next_batch(struct training *r, int held, struct order_place *place, size_t *numbers,
+                      struct training_sequence *list, size_t *count)
 {
     struct order *o = held ? &r->held_order : &r->order;
     const struct documents *d = held ? &r->held : &r->data;
@@ -45,7 +47,7 @@ static size_t tokens_of(const struct training_sequence *list, size_t count)
     return sum;
 }
 
-/* ---- the data -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the data ---------------------------------------------------------------------------------------------------- */
 
 /* Moves a share of the documents to those held out. */
 static int hold_out(struct training *r)
@@ -55,8 +57,11 @@ static int hold_out(struct training *r)
     unsigned char *held = cli_must(calloc(all.count + 1, 1));
     int code = EXIT_DONE;
     if (!order_hold_out(held, all.count, c->train.eval_share, (uint64_t)c->train.seed))
-        code = cli_fail(c, EXIT_USAGE, "--eval-share is %g, and --data has %zu document%s, of which none can be held out: give --eval-data, lines <|endoftext|> "
-                        "between documents, or --eval-share 0", c->train.eval_share, all.count, all.count == 1 ? "" : "s");
+        code = cli_fail(c, EXIT_USAGE,
+                        "--eval-share is %g, and --data has %zu document%s, of which none can be held out: give "
+                        "--eval-data, lines <|endoftext|> "
+                        "between documents, or --eval-share 0",
+                        c->train.eval_share, all.count, all.count == 1 ? "" : "s");
     if (code == EXIT_DONE) {
         r->data = (struct documents){0};
         for (size_t i = 0; i < all.count; i++) {
@@ -95,16 +100,20 @@ static int cut_data(struct training *r)
     struct cli *c = r->c;
     const struct cli_training *t = &c->train;
     size_t longest = (size_t)t->seq_length, shortest = (size_t)t->depths + 2;
-    if (!order_open(&r->order, r->data.end, r->data.count, documents_mask(&r->data), longest, shortest, (uint64_t)t->seed) ||
-        !order_open(&r->held_order, r->held.end, r->held.count, documents_mask(&r->held), longest, shortest, (uint64_t)t->seed))
+    if (!order_open(&r->order, r->data.end, r->data.count, documents_mask(&r->data), longest, shortest,
+                    (uint64_t)t->seed) ||
+        !order_open(&r->held_order, r->held.end, r->held.count, documents_mask(&r->held), longest, shortest,
+                    (uint64_t)t->seed))
         return cli_fail(c, EXIT_OTHER, "no memory for the list of sequences");
     for (size_t i = 0; i < r->held_order.pieces; i++) /* those held out are read in their own order */
         r->held_order.shuffled[i] = i;
     r->held_order.epoch = 0;
     if (!r->order.pieces)
-        return cli_fail(c, EXIT_OTHER, "--data has no sequence of %zu tokens or more to train on%s", shortest, r->data.is_masked ? " whose loss mask has labels" : "");
+        return cli_fail(c, EXIT_OTHER, "--data has no sequence of %zu tokens or more to train on%s", shortest,
+                        r->data.is_masked ? " whose loss mask has labels" : "");
     if (t->eval_data && !r->held_order.pieces)
-        return cli_fail(c, EXIT_OTHER, "--eval-data has no sequence of %zu tokens or more%s", shortest, r->held.is_masked ? " whose loss mask has labels" : "");
+        return cli_fail(c, EXIT_OTHER, "--eval-data has no sequence of %zu tokens or more%s", shortest,
+                        r->held.is_masked ? " whose loss mask has labels" : "");
     return EXIT_DONE;
 }
 
@@ -116,7 +125,8 @@ static void tell_some(const struct documents *d, const struct order *o, const ch
     for (size_t i = 0; i < o->pieces && d->is_masked; i++)
         for (size_t k = 0; k < o->piece[i].count; k++)
             labels += d->mask[o->piece[i].first + k];
-    printf("%zu document%s, %zu sequence%s, %zu tokens", d->count, plural(d->count), o->pieces, plural(o->pieces), o->tokens);
+    printf("%zu document%s, %zu sequence%s, %zu tokens", d->count, plural(d->count), o->pieces, plural(o->pieces),
+           o->tokens);
     if (d->is_masked)
         printf(" (%zu of them labels)", labels);
     printf(" %s", what);
@@ -134,17 +144,21 @@ static void tell_data(const struct training *r)
     putchar('\n');
 }
 
-/* ---- the loop -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
-/* The means over the first --eval-iters batches of held-out sequences, each row with the same weight. *there: whether there are any. */
-static int evaluate(struct training *r, size_t *numbers, struct training_sequence *list, struct training_losses *out, int *there)
+/* The means over the first --eval-iters batches of held-out sequences, each row with the same weight. *there: whether
+ * there are any. */
+static int evaluate(struct training *r, size_t *numbers, struct training_sequence *list, struct training_losses *out,
+                    int *there)
 {
     struct order_place place = {0};
     size_t count = 0, n;
     vb_error err;
     int code = EXIT_DONE;
     *there = r->held_order.pieces > 0;
-    for (long long i = 0; i < r->c->train.eval_iters && *there && !place.epoch && place.next < r->held_order.pieces && code == EXIT_DONE; i++) {
+    for (long long i = 0;
+         i < r->c->train.eval_iters && *there && !place.epoch && place.next < r->held_order.pieces && code == EXIT_DONE;
+         i++) {
         code = next_batch(r, 1, &place, numbers, list + count, &n);
         count += code == EXIT_DONE ? n : 0;
     }
@@ -155,7 +169,8 @@ static int evaluate(struct training *r, size_t *numbers, struct training_sequenc
 }
 
 /* Evaluates, if there is something held out, and appends a row to the curves. */
-static int log_row(struct training *r, int evaluates, size_t *numbers, struct training_sequence *list, double lr, double rate)
+static int log_row(struct training *r, int evaluates, size_t *numbers, struct training_sequence *list, double lr,
+                   double rate)
 {
     struct training_losses held;
     int there = 0, code = evaluates ? evaluate(r, numbers, list, &held, &there) : EXIT_DONE;
@@ -203,7 +218,8 @@ static int stopped(struct training *r)
 {
     int code = state_save(r);
     if (code == EXIT_DONE)
-        fprintf(stderr, "verbatim: stopped after step %lld; verbatim train --resume %s continues\n", (long long)r->step, r->dir);
+        fprintf(stderr, "verbatim: stopped after step %lld; verbatim train --resume %s continues\n", (long long)r->step,
+                r->dir);
     return code == EXIT_DONE ? EXIT_INTERRUPTED : code;
 }
 
@@ -245,7 +261,7 @@ static int train(struct training *r)
     return code;
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* The options of the run, and its model. */
 static int begin(struct training *r, json_t **head)
@@ -295,7 +311,8 @@ static int open_trainer(struct training *r)
         code = eagle_options(r);
     if (code != EXIT_DONE)
         return code;
-    if (vb_model_fingerprint(r->c->model, 1, r->c->session.threads, &r->model_hash, &err) || trainer_open(&r->trainer, r->c->model, &o, &err))
+    if (vb_model_fingerprint(r->c->model, 1, r->c->session.threads, &r->model_hash, &err) ||
+        trainer_open(&r->trainer, r->c->model, &o, &err))
         return cli_error(r->c, &err);
     return r->c->train.mtp_weights && !r->c->train.resume ? megatron_read(r, r->c->train.mtp_weights) : EXIT_DONE;
 }
@@ -319,7 +336,8 @@ static int run(struct cli *c)
         r.options = settings_json(c);
         code = r.model_dir ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s: %s", c->model_dir, strerror(errno));
     }
-    int late = code == EXIT_DONE && !strcmp(c->train.part, "eagle3") && !c->train.eagle_head; /* its draft vocabulary depends on the data */
+    /* its draft vocabulary depends on the data */
+    int late = code == EXIT_DONE && !strcmp(c->train.part, "eagle3") && !c->train.eagle_head;
     if (code == EXIT_DONE && !late) /* before a long text is read */
         code = open_trainer(&r);
     if (code == EXIT_DONE)
@@ -367,16 +385,21 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"--bos", "Put the BOS token before each text."},
-    {"--no-bos", "Do not put the BOS token before each text. If neither --bos nor --no-bos is given, add_bos_token in tokenizer_config.json decides."},
-    {"--json", "Print a line of JSON for each line that would be printed: step, tokens, loss, main_loss, mtp_loss_by_depth (of heads: loss_by_depth), lr, "
+    {"--no-bos", "Do not put the BOS token before each text. If neither --bos nor --no-bos is given, add_bos_token in "
+                 "tokenizer_config.json decides."},
+    {"--json", "Print a line of JSON for each line that would be printed: step, tokens, loss, main_loss, "
+               "mtp_loss_by_depth (of heads: loss_by_depth), lr, "
                "gradient_norm, tokens_per_second and held_out; at the end the object of result.json."},
     {NULL, NULL}};
 
 const struct command command_train = {
     "train", "train the MTP modules, parallel heads or an EAGLE head of a model, or a small model, on texts",
     "MODEL --data FILE --train-iters N -o DIR [OPTIONS]\n--resume DIR [OPTIONS]",
-    "Trains with AdamW. Gradients and weights have the same bits for any number of threads, any instruction set and any\n"
-    "--micro-tokens. DIR/model becomes a checkpoint with the trained weights, or DIR/head the folder of trained heads. At the\n"
-    "end, texts that were held out are continued with the old and with the new modules or heads; if drafting got worse, the\n"
+    "Trains with AdamW. Gradients and weights have the same bits for any number of threads, any instruction set and "
+    "any\n"
+    "--micro-tokens. DIR/model becomes a checkpoint with the trained weights, or DIR/head the folder of trained heads. "
+    "At the\n"
+    "end, texts that were held out are continued with the old and with the new modules or heads; if drafting got "
+    "worse, the\n"
     "report says so first.\n",
     TAKES_MODEL | TAKES_NO_MODEL | TAKES_TRAIN, run, notes, 0, NULL};

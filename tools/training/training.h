@@ -1,6 +1,7 @@
 /* tools/training/training.h -- `verbatim train`: its run folder, and what the files of this folder share.
  *
- *   DIR/state.safetensors  everything that the next step depends on; replaced by rename after every --save-interval steps
+ *   DIR/state.safetensors  everything that the next step depends on; replaced by rename after every --save-interval
+ *                          steps
  *   DIR/data.safetensors   the tokens of all documents
  *   DIR/hidden_states.safetensors  with --keep-hidden-states: rows of the frozen model (tools/training/hidden.h)
  *   DIR/lock               locked while a process trains
@@ -11,7 +12,8 @@
  *   DIR/megatron.safetensors  with --save-megatron: the trained modules under Megatron's names
  *   DIR/result.json        what drafting with it was measured to bring
  *
- * A run that is killed loses the steps after its newest state. `train --resume DIR` computes them again, with the same bits. */
+ * A run that is killed loses the steps after its newest state. `train --resume DIR` computes them again, with the same
+ * bits. */
 #ifndef VB_TRAINING_H
 #define VB_TRAINING_H
 
@@ -26,7 +28,8 @@
 #define TRAINING_SEED 1234 /* the default of --seed, that of Megatron */
 #define CURVE_COLUMNS (4 + 2 * (2 + VB_MAX_DRAFT)) /* see tools/training/curves.c */
 
-/* How many rows all depths have, and how many of them have no loss because their label is outside of the draft vocabulary. */
+/* How many rows all depths have, and how many of them have no loss because their label is outside of the draft
+ * vocabulary. */
 struct coverage {
     int64_t rows, outside;
 };
@@ -53,7 +56,8 @@ struct training {
     struct loss loss;
     struct trained_heads heads;  /* if has_heads; heads_close closes what it points to */
     struct vb_trainer *trainer;
-    struct trainer_eagle eagle;  /* with --part eagle and eagle3: the head to open; eagle_free frees what it points to */
+    struct trainer_eagle eagle;  /* with --part eagle and eagle3: the head to open; eagle_free frees what it points
+                                    to */
     struct kept_states *kept;    /* NULL without --keep-hidden-states */
     int64_t step;                /* how many steps were taken */
     uint64_t tokens;             /* of these steps */
@@ -68,12 +72,13 @@ struct training {
 
 /* Gives every option that was not given its default, and checks all. The model is open. Reports errors. */
 int settings_check(struct training *r);
-/* Before the model is open: lets options that were not given have the values of the run that is resumed. Refuses options that differ
- * from these values and cannot change. Reports errors. */
+/* Before the model is open: lets options that were not given have the values of the run that is resumed. Refuses
+ * options that differ from these values and cannot change. Reports errors. */
 int settings_resume(struct cli *c, const char *dir, const json_t *options);
 /* All options of the run with their values, by name. */
 json_t *settings_json(const struct cli *c);
-/* How many modules the depths use, if all are new: 1 if the loss runs one module at every depth. The number of depths is known. */
+/* How many modules the depths use, if all are new: 1 if the loss runs one module at every depth. The number of depths
+ * is known. */
 long long settings_new_modules(const struct cli_training *t);
 /* The loss of the options. Reports errors. */
 int settings_loss(const struct cli *c, struct loss *out);
@@ -91,7 +96,8 @@ static inline int has_heads(const struct cli_training *t) { return t->part && cl
 /* Makes the folder, or opens that of --resume, and locks it. Reports errors. */
 int state_folder(struct training *r);
 void state_close(struct training *r);
-/* Reads the JSON object of the state: its options and the path of its model. *out is released by the caller. Reports errors. */
+/* Reads the JSON object of the state: its options and the path of its model. *out is released by the caller. Reports
+ * errors. */
 int state_head(const struct training *r, json_t **out);
 /* Puts everything into the run and its trainer. Reports errors. */
 int state_load(struct training *r);
@@ -105,8 +111,8 @@ int state_load_data(struct training *r);
 
 /* Adds the losses of a step to the sums. */
 void curves_step(struct curves *k, const struct training_losses *l, double norm);
-/* Appends a row with the means since the newest row, and prints it. Without a step since then, with `held` alone. `held`: of held-out
- * sequences; NULL: not measured. `rate`: tokens per second. */
+/* Appends a row with the means since the newest row, and prints it. Without a step since then, with `held` alone.
+ * `held`: of held-out sequences; NULL: not measured. `rate`: tokens per second. */
 void curves_row(struct training *r, double lr, const struct training_losses *held, double rate);
 /* The total loss of held-out sequences before the first step, and the newest one. Returns 0 if there is none. */
 int curves_held_out(const struct curves *k, double *first, double *newest);
@@ -122,27 +128,29 @@ int output_check(const struct cli *c, const char *model_dir);
 int output_write(struct training *r);
 /* A trained tensor as a file stores it, in F32 or BF16. The caller frees *memory. */
 vb_tensor output_stored(const struct trained_tensor *t, int f32, void **memory);
-/* Writes the folder DIR/initial: all tensors of r->trainer, and the files of the folder `from` other than weights. Reports errors. */
+/* Writes the folder DIR/initial: all tensors of r->trainer, and the files of the folder `from` other than weights.
+ * Reports errors. */
 int output_write_initial(struct training *r, const char *from);
 /* Removes a folder that has no folders in it, if it is there. */
 void output_remove(const char *path);
-/* Writes DIR/initial with random weights (tools/training/initial.c). c->model_dir is a model whose weights are not read, or a folder with a
- * config.json; it becomes DIR/initial. Reports errors. */
+/* Writes DIR/initial with random weights (tools/training/initial.c). c->model_dir is a model whose weights are not
+ * read, or a folder with a config.json; it becomes DIR/initial. Reports errors. */
 int initial_make(struct training *r);
 /* The trained modules under Megatron's names (tools/training/megatron.c). Report errors.
  *
- * megatron_read puts the weights of a safetensors file into the trainer: every tensor that Megatron has, too, must be there, under
- * the checkpoint's name or Megatron's. megatron_write writes such a file in F32, with Megatron's names. */
+ * megatron_read puts the weights of a safetensors file into the trainer: every tensor that Megatron has, too, must be
+ * there, under the checkpoint's name or Megatron's. megatron_write writes such a file in F32, with Megatron's names. */
 int megatron_read(struct training *r, const char *path);
 int megatron_write(const struct training *r, const char *path);
-/* Parallel heads (tools/training/heads.c). heads_options fills r->heads, and gives the options of heads their defaults; the model is open.
- * heads_describe adds the keys of heads to a config.json. heads_write writes the folder DIR/head. Report errors. */
+/* Parallel heads (tools/training/heads.c). heads_options fills r->heads, and gives the options of heads their defaults;
+ * the model is open. heads_describe adds the keys of heads to a config.json. heads_write writes the folder DIR/head.
+ * Report errors. */
 int heads_options(struct training *r);
 void heads_close(struct training *r);
 void heads_describe(const struct training *r, json_t *config);
 int heads_write(struct training *r);
-/* EAGLE heads (tools/training/eagle.c). eagle_options fills r->eagle; with a draft vocabulary, the data are there. eagle_write writes the folder
- * DIR/head. Report errors. */
+/* EAGLE heads (tools/training/eagle.c). eagle_options fills r->eagle; with a draft vocabulary, the data are there.
+ * eagle_write writes the folder DIR/head. Report errors. */
 int eagle_options(struct training *r);
 void eagle_free(struct training *r);
 int eagle_write(struct training *r);

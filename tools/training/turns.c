@@ -14,10 +14,12 @@ struct turns {
     unsigned char *said; /* [size]: 1: the assistant wrote this byte */
 };
 
-static int render(struct turns *t, const json_t *messages, int add_generation_prompt, struct template_marks *marks, char **text, size_t *size)
+static int render(struct turns *t, const json_t *messages, int add_generation_prompt, struct template_marks *marks,
+                  char **text, size_t *size)
 {
     vb_error err;
-    return chat_template_render_marked(t->c->template, t->c->tokenizer, messages, add_generation_prompt, t->more, marks, text, size, &err)
+    return chat_template_render_marked(t->c->template, t->c->tokenizer, messages, add_generation_prompt, t->more, marks,
+                                       text, size, &err)
                ? cli_fail(t->c, EXIT_OTHER, "%s", err.message)
                : EXIT_DONE;
 }
@@ -56,8 +58,12 @@ static int mark_turn(struct turns *t, size_t i)
         if ((code = render_first(t, i + 1, 0, &upto, &end)) != EXIT_DONE)
             return code;
         if (common(t, upto, end) < end)
-            code = cli_fail(t->c, EXIT_OTHER, "the chat template writes message %zu differently when others follow, so --assistant-only-loss cannot find its "
-                            "end: end the conversation with it, or mark the assistant's text by {%% generation %%} in the template", i);
+            code = cli_fail(t->c, EXIT_OTHER,
+                            "the chat template writes message %zu differently when others follow, so "
+                            "--assistant-only-loss cannot find its "
+                            "end: end the conversation with it, or mark the assistant's text by {%% generation %%} in "
+                            "the template",
+                            i);
         vb_free(a, upto);
     }
     if (code == EXIT_DONE && first < end)
@@ -98,8 +104,11 @@ static int mask_tokens(const struct turns *t, const int32_t *ids, unsigned char 
     for (size_t i = 0; i < count; i++, at += n) {
         const char *piece = vb_piece(t->c->tokenizer, ids[i], &n);
         if (!piece || n > t->size - at || memcmp(piece, t->text + at, n))
-            return cli_fail(t->c, EXIT_OTHER, "token %zu of the conversation, %d, does not spell what the chat template wrote, so --assistant-only-loss cannot "
-                            "find the assistant's tokens: give tokens and loss_mask", i, ids[i]);
+            return cli_fail(t->c, EXIT_OTHER,
+                            "token %zu of the conversation, %d, does not spell what the chat template wrote, so "
+                            "--assistant-only-loss cannot "
+                            "find the assistant's tokens: give tokens and loss_mask",
+                            i, ids[i]);
         mask[i] = n && memchr(t->said + at, 1, n);
     }
     return EXIT_DONE;
@@ -116,7 +125,8 @@ int turns_check(const struct cli *c, const json_t *messages)
     return EXIT_DONE;
 }
 
-int turns_encode(struct cli *c, const json_t *messages, const json_t *more, int32_t **ids, unsigned char **mask, size_t *count)
+int turns_encode(struct cli *c, const json_t *messages, const json_t *more, int32_t **ids, unsigned char **mask,
+                 size_t *count)
 {
     struct turns t = {.c = c, .messages = messages, .more = more};
     *ids = NULL;
