@@ -84,8 +84,10 @@ END
 plant engine/verbatim_planted.h "a public callback without the prefix" "the public name planted_back does not begin with vb_ or VB_" <<'END'
 typedef void (*planted_back)(void *context);
 END
+printf '/* %114s */\n/* %115s */\n' x x |
+    plant ops/planted.c "a line of 121 columns, and none of 120" "ops/planted.c:2: a line has 121 columns"
 ${CC:-gcc} -c -o "$tree/objects/engine/choose/planted.o" "$tree/engine/choose/planted.c"
-noticed 18
+noticed 19
 rm -rf "$work/planted" "$tree/engine/sub" "$tree/engine/other" "$tree"/engine/verbatim_planted.h "$tree"/*/planted.c "$tree"/*/*/planted.c "$tree"/objects/*/*/planted.o
 
 sed 's,^engine/base: *,&engine/session ,' tools/scripts/layers.table |
