@@ -19,6 +19,7 @@
 
 #include "engine/draft/drafter.h"
 #include "engine/draft/net.h"
+#include "engine/pass/slot_lists.h"
 
 struct mtp_depth {
     struct kvcache cache;  /* has one layer. Between rounds all its rows are final, except with the methods eagle-reroll
@@ -32,8 +33,7 @@ struct mtp_depth {
 struct mtp_tree {
     struct tree_builder builder;
     float *logits;   /* [topk, V]: logits of depth 0 */
-    int32_t *slots;  /* [topk, width]: for each row of a level, the slots of the tokens to which the row attends */
-    size_t width;
+    struct slot_lists slots; /* for each row of a level, the slots of the tokens to which the row attends */
 };
 
 struct mtp_state {

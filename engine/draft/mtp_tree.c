@@ -10,10 +10,9 @@ int mtp_tree_open(struct mtp_state *s, vb_error *err)
     const vb_allocator *a = s->model->allocator;
     const struct drafter_options *o = &s->options;
     struct mtp_tree *t = &s->tree;
-    t->width = s->depths[0].cache.capacity;
+    int lists = slot_lists_open(&t->slots, (size_t)o->topk, s->depths[0].cache.capacity, a);
     t->logits = vb_alloc(a, (size_t)o->topk * s->net->vocab_size, sizeof *t->logits);
-    t->slots = vb_alloc(a, (size_t)o->topk * t->width, sizeof *t->slots);
-    if (!t->logits || !t->slots)
+    if (!t->logits || !lists)
         return vb_fail(err, VB_NO_MEMORY, "no memory for levels of %d drafts", o->topk);
     return tree_open(&t->builder, o->topk, o->nodes, o->max_draft, a, err);
 }
@@ -22,7 +21,7 @@ void mtp_tree_close(struct mtp_state *s)
 {
     const vb_allocator *a = s->model->allocator;
     vb_free(a, s->tree.logits);
-    vb_free(a, s->tree.slots);
+    slot_lists_close(&s->tree.slots, a);
     tree_close(&s->tree.builder, a);
 }
 
@@ -30,7 +29,7 @@ size_t mtp_tree_bytes(const struct mtp_state *s)
 {
     const struct mtp_tree *t = &s->tree;
     size_t topk = (size_t)t->builder.topk, V = s->net->vocab_size;
-    return topk * (V * sizeof *t->logits + t->width * sizeof *t->slots) +
+    return topk * V * sizeof *t->logits + slot_lists_bytes(&t->slots) +
            (size_t)t->builder.room * sizeof *t->builder.node;
 }
 
@@ -53,11 +52,10 @@ static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_
     const struct tree_node *all = s->tree.builder.node;
     size_t d = s->net->width, i = N + (size_t)node->depth - 1;
     size_t from = node->parent < 0 ? last : (size_t)all[node->parent].row, before = N - s->base + s->net->rows_before;
-    int32_t *slots = s->tree.slots + j * s->tree.width;
     struct row row = mtp_state_row(s, 0, i, node->token);
     node->slot = row.slot;
     node->row = (int32_t)j;
-    memcpy(slots, s->depths[0].cache.slots, before * sizeof *slots);
+    int32_t *slots = slot_list(&s->tree.slots, &s->depths[0].cache, j, before);
     for (const struct tree_node *a = node; a; a = a->parent < 0 ? NULL : &all[a->parent])
         slots[before + (size_t)a->depth - 1] = a->slot;
     row.slots = slots;

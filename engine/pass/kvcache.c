@@ -2,6 +2,7 @@
 #include "engine/pass/kvcache.h"
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
+#include "engine/base/numbers.h"
 
 #include <assert.h>
 #include <string.h>
@@ -82,6 +83,7 @@ int32_t kvcache_append(struct kvcache *c)
 
 void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n)
 {
+    c->changed_from = min_size(c->changed_from, base);
     for (size_t i = 0; i < n; i++) { /* path[i] >= i, and `path` is ascending, so an exchange never moves a row that is
                                         still needed at its place */
         int32_t *to = c->slots + base + i, *from = c->slots + base + path[i], slot = *to;
@@ -93,6 +95,7 @@ void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size
 int32_t kvcache_put_aside(struct kvcache *c)
 {
     assert(c->length);
+    c->changed_from = min_size(c->changed_from, c->length - 1);
     return c->slots[--c->length];
 }
 
@@ -107,6 +110,7 @@ void kvcache_truncate(struct kvcache *c, size_t n)
     if (n >= c->length)
         return;
     trace_cut(c->tracer, c->depth, c->base + n, c->length - n);
+    c->changed_from = min_size(c->changed_from, n);
     while (c->length > n) /* the newest first, so that the next tokens get the same slots again */
         let_go(c, c->slots[--c->length]);
 }

@@ -41,6 +41,7 @@ struct kvcache {
     size_t capacity;                /* largest number of tokens that the cache can hold */
     size_t length;                  /* number of tokens that the cache holds now */
     int32_t *slots;                 /* [capacity] */
+    size_t changed_from;            /* slots before this index are as at the last call of slot_list (slot_lists.h) */
     int32_t sequence;               /* number of the sequence, for taps */
     int poison;                     /* nonzero: rows that are removed are filled with NaN (for tests) */
     struct tracer *tracer;          /* receives an event when rows are removed; NULL: no event is reported */

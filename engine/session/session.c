@@ -16,8 +16,6 @@
 #include "engine/session/routes.h"
 #include "engine/pass/tap.h"
 
-static size_t tree_width(const struct vb_session *s) { return s->context + VB_MAX_DRAFT; }
-
 int session_drafts_lead(const struct vb_session *s)
 {
     const vb_sampling *o = &s->options.sampling;
@@ -58,8 +56,8 @@ static int choose_tree(struct vb_session *s, vb_error *err)
                        o->sampling.acceptance);
     s->max_drafts = o->drafting.tree.nodes ? o->drafting.tree.nodes : min_int(most, VB_MAX_NODES);
     s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
-    s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
-    return s->tree && s->tree_slots ? VB_OK
+    int lists = slot_lists_open(&s->node_slots, (size_t)s->max_drafts, s->context + VB_MAX_DRAFT, s->model->allocator);
+    return s->tree && lists ? VB_OK
                                     : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
 }
 
@@ -323,7 +321,7 @@ void vb_session_close(vb_session *s)
     }
     routes_close(s);
     vb_free(a, s->tree);
-    vb_free(a, s->tree_slots);
+    slot_lists_close(&s->node_slots, a);
     vb_free(a, s->tokens);
     vb_free(a, s->rows);
     vb_free(a, s);
@@ -455,9 +453,8 @@ int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, i
 static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct row *rows)
 {
     for (int i = 0; i < t->count; i++) {
-        int32_t *slots = s->tree_slots + (size_t)i * tree_width(s);
+        int32_t *slots = slot_list(&s->node_slots, &s->cache, (size_t)i, s->count);
         size_t index = s->count + (size_t)t->depth[i] - 1;
-        memcpy(slots, s->cache.slots, s->count * sizeof *slots);
         for (int a = i; a >= 0; a = t->parent[a])
             slots[s->count + (size_t)t->depth[a] - 1] = s->cache.slots[s->count + (size_t)a];
         rows[i].index = (int32_t)index;

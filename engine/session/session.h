@@ -11,6 +11,7 @@
 #include "engine/choose/acceptance.h"
 #include "engine/draft/length.h"
 #include "engine/draft/drafter.h"
+#include "engine/pass/slot_lists.h"
 
 struct vb_session {
     const struct vb_model *model;
@@ -29,8 +30,7 @@ struct vb_session {
     int max_draft;        /* K, the length of the longest draft (for trees, the number of levels) */
     int max_drafts;       /* the most rows of drafts in a round: K, or the number of nodes of a tree */
     struct draft_tree *tree; /* the tree of this round; NULL if drafts are chains */
-    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: for each node, the slots of the tokens to which it
-                             attends */
+    struct slot_lists node_slots; /* for each node of a tree, the slots of the tokens to which it attends */
     struct draft_length own_length; /* measurements from which automatic draft lengths are chosen */
     struct draft_length *length;    /* NULL if lengths are not automatic; else &own_length, or the measurements of a
                                        batch, which its sequences share */
