@@ -14,7 +14,7 @@ struct object {
     struct object *next;
     uint32_t number;
     struct vb_model *model;     /* three of these four are NULL */
-    struct workspace *work;
+    struct pass *pass;
     struct kvpool *pool;
     vb_draft_vocab *vocab;
 };
@@ -72,14 +72,14 @@ static void drop(struct follower *f, struct object *o)
     while (*at != o)
         at = &(*at)->next;
     *at = o->next;
-    if (o->work)
-        workspace_close(o->work);
+    if (o->pass)
+        pass_close(o->pass);
     if (o->pool)
         kvpool_close(o->pool, a);
     vb_draft_vocab_close(o->vocab);
     if (o->model)
         vb_model_close(o->model);
-    vb_free(a, o->work);
+    vb_free(a, o->pass);
     vb_free(a, o->pool);
     vb_free(a, o);
 }
@@ -117,9 +117,9 @@ static int open_work(struct follower *f)
     vb_session_options options = {.threads = f->r->threads, .isa = *f->r->isa ? f->r->isa : NULL,
                                   .exact_threads = (int)sizes[5], .prefill = sizes[4] ? "expanded" : NULL};
     if (o)
-        o->work = vb_alloc(&f->r->allocator, 1, sizeof *o->work);
-    int code = !o || !o->work ? no_memory(f)
-                              : session_open_workspace(o->work, object_of(f, sizes[0])->model, &options,
+        o->pass = vb_alloc(&f->r->allocator, 1, sizeof *o->pass);
+    int code = !o || !o->pass ? no_memory(f)
+                              : session_open_pass(o->pass, object_of(f, sizes[0])->model, &options,
                                                        (size_t)sizes[1], (size_t)sizes[2], (size_t)sizes[3], f->err);
     ranks_agree(f->r, code, f->err); /* after a failure, rank 0 closes it again */
     return VB_OK;
@@ -270,12 +270,12 @@ static const int32_t *at(const struct followed_rows *p, size_t place)
     return place == SIZE_MAX ? NULL : p->numbers + place;
 }
 
-static int get_rows(struct follower *f, const struct workspace *w)
+static int get_rows(struct follower *f, const struct pass *pass)
 {
     struct followed_rows *p = &f->rows;
     int code = make_rows(f, (size_t)ranks_get_number(f->r));
     for (size_t s = 0; s < p->S && !code; s++)
-        code = get_row(f, s, w->model->config.dims.index_topk);
+        code = get_row(f, s, pass->model->config.dims.index_topk);
     for (size_t s = 0, n, first; s < p->S && !code; s += n) {
         n = (size_t)ranks_get_number(f->r);
         code = get_slots(f, &first);
@@ -307,50 +307,51 @@ static int make_floats(struct follower *f, float **array, size_t *room, size_t c
     return *array ? VB_OK : no_memory(f);
 }
 
-static struct workspace *begin(struct follower *f)
+static struct pass *begin(struct follower *f)
 {
-    struct workspace *w = object_of(f, ranks_get_number(f->r))->work;
-    f->r->op.wide = (int)ranks_get_number(f->r);
+    struct pass *pass = object_of(f, ranks_get_number(f->r))->pass;
+    f->r->op.taps_all = (int)ranks_get_number(f->r);
     f->r->op.scores = (int)ranks_get_number(f->r);
-    return w;
+    return pass;
 }
 
 static int target(struct follower *f)
 {
-    struct workspace *w = begin(f);
-    w->asks = (int)ranks_get_number(f->r);
-    int code = get_rows(f, w);
+    struct pass *pass = begin(f);
+    pass->asks = (int)ranks_get_number(f->r);
+    int code = get_rows(f, pass);
     ranks_done(f->r);
     f->r->passes++;
     if (!code)
-        forward_target(w, f->rows.rows, f->rows.S);
+        forward_target(pass, f->rows.rows, f->rows.S);
     return code;
 }
 
 static int mtp(struct follower *f)
 {
-    struct workspace *w = begin(f);
+    struct pass *pass = begin(f);
     uint64_t module = ranks_get_number(f->r), depth = ranks_get_number(f->r);
-    int code = get_rows(f, w);
-    size_t n = f->rows.S * w->model->config.dims.d;
+    int code = get_rows(f, pass);
+    size_t n = f->rows.S * pass->model->config.dims.d;
     if (!code)
         code = make_floats(f, &f->hidden, &f->hidden_room, 2 * n);
     if (code)
         return code;
     ranks_get(f->r, f->hidden, n * sizeof *f->hidden);
     ranks_done(f->r);
-    forward_mtp(w, &w->model->mtp[module], (int)depth, f->rows.rows, f->hidden, f->hidden + n, f->hidden, f->rows.S);
+    forward_mtp(pass, &pass->model->mtp[module], (int)depth, f->rows.rows, f->hidden, f->hidden + n, f->hidden,
+                f->rows.S);
     return VB_OK;
 }
 
 static int head(struct follower *f)
 {
-    struct workspace *w = begin(f);
-    const struct vb_model *m = w->model;
+    struct pass *pass = begin(f);
+    const struct vb_model *m = pass->model;
     uint64_t number = ranks_get_number(f->r), vocab = ranks_get_number(f->r), bf16 = ranks_get_number(f->r),
              S = ranks_get_number(f->r);
     uint64_t from = ranks_get_number(f->r);
-    int own = w->cx.bf16;
+    int own = pass->cx.bf16;
     size_t d = m->config.dims.d;
     int code = make_floats(f, &f->logits, &f->logits_room, (size_t)S * m->config.dims.V);
     if (!code && from == UINT64_MAX)
@@ -360,13 +361,13 @@ static int head(struct follower *f)
     if (from == UINT64_MAX)
         ranks_get(f->r, f->hidden, (size_t)S * d * sizeof *f->hidden);
     ranks_done(f->r);
-    w->cx.bf16 = (int)bf16;
-    const float *hidden = from == UINT64_MAX ? f->hidden : w->hidden + from;
+    pass->cx.bf16 = (int)bf16;
+    const float *hidden = from == UINT64_MAX ? f->hidden : pass->w.hidden + from;
     if (vocab)
-        forward_listed(w, object_of(f, vocab)->vocab, (int)number - 1, f->logits, hidden, (size_t)S);
+        forward_listed(pass, object_of(f, vocab)->vocab, (int)number - 1, f->logits, hidden, (size_t)S);
     else
-        forward_head(w, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, hidden, (size_t)S);
-    w->cx.bf16 = own;
+        forward_head(pass, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, hidden, (size_t)S);
+    pass->cx.bf16 = own;
     return VB_OK;
 }
 

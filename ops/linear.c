@@ -228,7 +228,7 @@ void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, si
     size_t mark = op_mark(cx), K = w->cols;
     struct op_packed packed = op_take_packed(cx, 1u << op_form(cx, w), S, K);
     struct linear own = {y + op_own(cx, N, OP_ROW_GROUP).begin, w, N};
-    int whole = !unit || cx->ranks->wide;
+    int whole = !unit || cx->ranks->taps_all;
     pack_columns(cx, &packed, x, K, whole ? (struct op_share){0, K} : op_own(cx, K, unit), S);
     if (!whole)
         op_gather_packed(cx, &packed, &S, 1, unit);

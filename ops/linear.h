@@ -45,7 +45,7 @@ void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, co
 /* Computes y [S,N] if W is divided among several processes (ops/ranks.h): w has this rank's rows of W [N,K], in units
  * of 32 rows. If unit is 0, each rank has all of x. Otherwise each rank has its own columns of x, in units of `unit`
  * columns, a multiple of 32; these travel in the form to which w needs them rounded, and the others are not written to
- * x. With op_ranks.wide, each rank has all of x in any case. If there is only one process, this is op_linear. */
+ * x. With op_ranks.taps_all, each rank has all of x in any case. If there is only one process, this is op_linear. */
 void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w,
                        size_t S);
 /* The same if the rows of W are divided in another way: rank r has rows [cuts[r], cuts[r + 1]). Each rank has all of

@@ -273,8 +273,8 @@ static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, i
     p->see(p, name, pair / w->chosen, 1, out, 0, d);
 }
 
-/* Reports the output of each expert for each row separately. On several ranks they are whole only if op_ranks.wide is
- * set. */
+/* Reports the output of each expert for each row separately. On several ranks they are whole only if op_ranks.taps_all
+ * is set. */
 static void show_outputs(const struct moe_pass *p, float *out, float *shared, const int32_t *expert, size_t S)
 {
     const struct op_ctx *cx = p->cx;
@@ -282,7 +282,7 @@ static void show_outputs(const struct moe_pass *p, float *out, float *shared, co
     size_t units = (p->d + OP_ROW_GROUP - 1) / OP_ROW_GROUP;
     struct op_piece pieces[] = {{out, pairs, bytes, units, unit, OP_AS_STORED, NULL},
                                 {shared, S, bytes, units, unit, OP_AS_STORED, NULL}};
-    if (cx->ranks && cx->ranks->wide)
+    if (cx->ranks && cx->ranks->taps_all)
         op_gather(cx, pieces, p->shared ? 2 : 1);
     for (size_t i = 0; cx->probe && i < pairs; i++)
         show(cx->probe, p->w, i, expert[i], out + (size_t)p->place[i] * p->d, p->d);

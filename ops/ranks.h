@@ -27,8 +27,8 @@ struct op_ranks {
     char *buffer;           /* [room]: room is at least OP_GATHER_BYTES and the longest row that is gathered */
     size_t room;
     size_t *offset;         /* [count + 1] */
-    int wide;               /* nonzero: a tap or a probe on one of the ranks wants intermediate values. Then each rank
-                               also gets values that only other ranks need, and rows are exchanged as f32 */
+    int taps_all;               /* nonzero: a tap or a probe on one of the ranks wants intermediate values. Then each
+                               rank also gets values that only other ranks need, and rows are exchanged as f32 */
     int scores;              /* nonzero: the probe of one of the ranks wants attention scores */
     uint64_t gathers, bytes; /* calls of all_gather by op_gather, and the bytes of all ranks in them */
     double seconds;          /* time in these calls, which includes waiting for slower ranks */

@@ -286,19 +286,19 @@ def check_lists():
 
 
 def check_taps():
-    """Each value that the forward pass itself shows has its name in the table of --names, and the last part of it in ORACLE.md. Values
-    that operators show behind a prefix ("mlp.gate.") are not looked at."""
-    code = "".join((ROOT / f"engine/pass/{name}.c").read_text() for name in ("forward", "indexing"))
-    forward = re.sub(r"^#include.*$", "", code, flags=re.M)
+    """Each named value of a pass has its name in the table of --names, and the last part of it in ORACLE.md. Those that only the
+    reference shows, and the outputs of all experts together, are no values of a callback."""
+    code = (ROOT / "engine/model/values.c").read_text()
     table, oracle = (ROOT / "tools/cli/naming.c").read_text(), (ROOT / "docs/ORACLE.md").read_text()
-    taps = [name for name in re.findall(r'"([^"\n]+)"', forward) if not name.endswith(".")]  # "mlp.gate.": an operator's prefix
+    taps = re.findall(r'\] = \{"([^"\n]+)"', code)
     for name in taps:
-        if f'"{name}"' not in table:
-            wrong("tools/cli/naming.c", 1, f"the tap {name} of engine/pass/forward.c is not in the table")
-        if not re.search(rf"\b{name.removesuffix('.input').removesuffix('.output').rpartition('.')[2]}\b", oracle):
-            wrong("docs/ORACLE.md", 1, f"the tap {name} of engine/pass/forward.c is not listed")
+        numbered = re.search(r"\.[EH](\.|$)", name) or name == "mlp.experts"
+        if not numbered and f'"{name}"' not in table:
+            wrong("tools/cli/naming.c", 1, f"the value {name} of engine/model/values.c is not in the table")
+        if not re.search(rf"\b{re.sub(r'[.](input|output|[EH])$', '', name).removesuffix('.E').rpartition('.')[2]}\b", oracle):
+            wrong("docs/ORACLE.md", 1, f"the value {name} of engine/model/values.c is not listed")
     if len(taps) < 20:
-        wrong("engine/pass/forward.c", 1, f"{len(taps)} taps, which is too few: are they still found?")
+        wrong("engine/model/values.c", 1, f"{len(taps)} values, which is too few: are they still found?")
 
 
 def check_readme():

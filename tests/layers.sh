@@ -86,8 +86,14 @@ typedef void (*planted_back)(void *context);
 END
 printf '/* %114s */\n/* %115s */\n' x x |
     plant ops/planted.c "a line of 121 columns, and none of 120" "ops/planted.c:2: a line has 121 columns"
+cp -p "$tree/engine/pass/layer.c" "$work/layer.c"
+plant engine/pass/layer.c "a layer that asks for a device" "ranks, devices and observers are outside of this file" <<'END'
+static int planted(const struct pass *p) { return p->cx.device != 0; }
+END
+touch -r "$work/layer.c" "$tree/engine/pass/layer.c" # no object is older
 ${CC:-gcc} -c -o "$tree/objects/engine/choose/planted.o" "$tree/engine/choose/planted.c"
-noticed 19
+noticed 20
+cp -p "$work/layer.c" "$tree/engine/pass/layer.c"
 rm -rf "$work/planted" "$tree/engine/sub" "$tree/engine/other" "$tree"/engine/verbatim_planted.h "$tree"/*/planted.c "$tree"/*/*/planted.c "$tree"/objects/*/*/planted.o
 
 sed 's,^engine/base: *,&engine/session ,' tools/scripts/layers.table |

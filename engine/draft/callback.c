@@ -30,21 +30,21 @@ static int open_callback(struct drafter **out, const struct vb_model *m, const s
     return vb_fail(err, VB_NO_MEMORY, "no memory for drafts after %zu tokens", o->context);
 }
 
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+static void observe(struct drafter *drafter, struct pass *pass, size_t pos, const int32_t *tokens,
                     const float *hidden, size_t n)
 {
     struct callback_drafter *d = of(drafter);
-    (void)w, (void)hidden;
+    (void)pass, (void)hidden;
     memcpy(d->tokens + pos, tokens, n * sizeof *tokens);
     d->count = pos + n;
 }
 
-static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct callback_drafter *d = of(drafter);
     int32_t said[VB_MAX_DRAFT] = {0}; /* a place of its own: who writes more than `max` spoils no neighbour's rows */
     int wanted = d->callback(d->context, d->tokens, d->count, said, max), n = 0;
-    (void)w;
+    (void)pass;
     while (n < wanted && n < max && said[n] >= 0 && said[n] < d->model->config.vocab_size)
         n++;
     *failed += n != wanted;

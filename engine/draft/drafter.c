@@ -183,21 +183,21 @@ static double sum_of_weights(const struct kernels *k, const float *z, size_t V, 
     return sum;
 }
 
-void drafter_propose(const struct drafter_type *type, struct proposal *proposals, size_t count, struct workspace *w)
+void drafter_propose(const struct drafter_type *type, struct proposal *proposals, size_t count, struct pass *pass)
 {
     if (type->propose_together) {
-        type->propose_together(proposals, count, w);
+        type->propose_together(proposals, count, pass);
         return;
     }
     for (struct proposal *p = proposals; p < proposals + count; p++)
-        p->drafts = type->propose(p->drafter, w, p->draft, p->max, p->failed);
+        p->drafts = type->propose(p->drafter, pass, p->draft, p->max, p->failed);
 }
 
-int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct workspace *w, int32_t *draft,
+int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct pass *pass, int32_t *draft,
                         int max, size_t *failed)
 {
     struct proposal p = {.drafter = d, .draft = draft, .max = max, .failed = failed};
-    drafter_propose(type, &p, 1, w);
+    drafter_propose(type, &p, 1, pass);
     return p.drafts;
 }
 

@@ -81,26 +81,28 @@ struct drafter_type {
      * `takes` names. Row j of `hidden` belongs to index pos + j - 1. If pos is 0, row 0 does not exist and is not read.
      * Before the drafter stores the tokens, it forgets everything from index pos on. So observe also removes the state
      * that making drafts has added. There is no separate function for this removal. The drafter copies the rows of
-     * `hidden` that it keeps. It may use w as scratch, except w->hidden, w->features and w->logits. */
-    void (*observe)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+     * `hidden` that it keeps. It may use pass as scratch, except pass->w.hidden, pass->w.features and
+     * pass->w.logits. */
+    void (*observe)(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n);
 
     /* Proposes at most `max` drafts after the observed tokens, and returns the number of drafts. Each draft is in the
      * target's vocabulary. The next call of observe undoes every change of state that propose makes. If the draft ends
      * early because a row is not finite or a callback gave an invalid answer, propose adds 1 to *failed. */
-    int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
+    int (*propose)(struct drafter *d, struct pass *pass, int32_t *draft, int max, size_t *failed);
 
     /* Does what propose does, for up to MOST_PROPOSALS drafters of this type that draft for the same target. The
      * drafters may share forward passes. Each of them proposes the same drafts as it would alone. The drafters may use
-     * w as scratch as in observe, and in addition w->logits. A drafter_type has either propose_together or propose. */
-    void (*propose_together)(struct proposal *proposals, size_t count, struct workspace *w);
+     * pass as scratch as in observe, and in addition pass->w.logits. A drafter_type has either propose_together or
+     * propose. */
+    void (*propose_together)(struct proposal *proposals, size_t count, struct pass *pass);
 
     /* Does what propose does, but makes a tree of at most o->nodes drafts in at most `depth` levels. NULL if the method
-     * drafts chains only. The drafter may use w as in propose_together. */
-    void (*propose_tree)(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
+     * drafts chains only. The drafter may use pass as in propose_together. */
+    void (*propose_tree)(struct drafter *d, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed);
 
     /* Called after the prompt has been computed and the first generated token has been observed. May be NULL. */
-    void (*after_prompt)(struct drafter *d, struct workspace *w);
+    void (*after_prompt)(struct drafter *d, struct pass *pass);
 
     /* Returns a number R of hidden states. If the sequence is now cut to n tokens, the drafter needs some earlier
      * hidden states once more: those from index n - 1 - R on. The target then computes these rows again, and observe
@@ -115,13 +117,13 @@ struct drafter_type {
     /* Writes the drafter's state for the first `pos` observed tokens to a session file. State that depends on later
      * tokens is not written. If `hidden` is 0, save leaves out hidden states of the target and everything that depends
      * on them. save is NULL if the state can be computed from the tokens alone. If save is NULL, the tokens are
-     * observed again after a load, with zeros as hidden states. w may be used as scratch as in observe. */
-    void (*save)(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
+     * observed again after a load, with zeros as hidden states. pass may be used as scratch as in observe. */
+    void (*save)(struct drafter *d, struct pass *pass, size_t pos, int hidden, struct session_writer *out);
     /* Restores the state that save wrote to a file. The drafter d must not have observed any token before. tokens [pos]
      * are the tokens of the session. Returns DRAFTER_LOADED on success. Returns DRAFTER_OTHER if the state was written
      * by a drafter with fewer depths or with another network; d is then unchanged. Returns DRAFTER_WRONG if the data in
      * the file cannot be the output of save. */
-    int (*load)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
+    int (*load)(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, struct session_reader *in);
 
     size_t (*bytes)(const struct drafter *d); /* returns the bytes of memory for the drafter's caches and passes; NULL
                                                  if this memory is negligibly small */
@@ -172,9 +174,9 @@ int drafter_tokens(int *tokens, const struct drafter_type *type, const struct vb
 int drafter_setting(const char *settings, const char *key, int least, int most, int otherwise, int *out, vb_error *err);
 
 /* Makes proposals with the type's propose or propose_together. */
-void drafter_propose(const struct drafter_type *type, struct proposal *proposals, size_t count, struct workspace *w);
+void drafter_propose(const struct drafter_type *type, struct proposal *proposals, size_t count, struct pass *pass);
 /* Does what drafter_propose does, for one drafter. Returns the number of drafts. */
-int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct workspace *w, int32_t *draft,
+int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct pass *pass, int32_t *draft,
                         int max, size_t *failed);
 
 /* An implementation of drafter_type.rewind that always returns 0. */

@@ -11,7 +11,7 @@ static int open_keep(struct drafter **out, const struct vb_model *m, const struc
 }
 
 /* The rows stay whose drafts are now committed. */
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+static void observe(struct drafter *drafter, struct pass *pass, size_t pos, const int32_t *tokens,
                     const float *hidden, size_t n)
 {
     struct mtp_drafter *d = mtp_of(drafter);
@@ -22,19 +22,19 @@ static void observe(struct drafter *drafter, struct workspace *w, size_t pos, co
     if (d->count)
         mtp_cut(&d->state, 0, d->N + (size_t)accepted);
     d->count = 0;
-    mtp_observe(&d->state, w, pos, tokens, hidden, n);
+    mtp_observe(&d->state, pass, pos, tokens, hidden, n);
 }
 
-static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct mtp_drafter *d = mtp_of(drafter);
     struct mtp_state *s = &d->state;
     if (d->count) /* asked twice: nothing was observed in between */
         mtp_cut(s, 0, d->N);
     size_t before = mtp_row_count(s, 0);
-    int drafts = mtp_round(s, w, draft, 1, failed);
+    int drafts = mtp_round(s, pass, draft, 1, failed);
     size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1;
-    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
+    drafts = mtp_chain(s, pass, draft, drafts, max, N - 1 - first, failed);
     if (drafts)
         mtp_cut(s, 0, N + (size_t)drafts - 1); /* a row that was not finite does not stay */
     mtp_round_ends(s);

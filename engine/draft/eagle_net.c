@@ -127,13 +127,13 @@ static void attention(struct eagle *e, const struct row *rows, size_t S)
 }
 
 /* The target's threads help. */
-static void join(struct eagle *e, const struct workspace *target)
+static void join(struct eagle *e, const struct pass *target)
 {
     e->cx.placement = target->cx.placement;
     e->cx.crew = target->cx.crew;
 }
 
-void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g,
+void eagle_pass(struct eagle *e, const struct pass *target, const struct row *rows, const float *h, float *g,
                 float *next, size_t S)
 {
     const struct eagle_head *head = e->head;
@@ -172,7 +172,7 @@ static const float *normed_features(struct eagle *e, const float *features, size
     return head->feature_norms[0] ? e->features : features;
 }
 
-void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n)
+void eagle_features(struct eagle *e, const struct pass *target, float *h, const float *features, size_t n)
 {
     join(e, target);
     for (size_t i = 0; i < n; i += e->max_rows) {
@@ -182,7 +182,7 @@ void eagle_features(struct eagle *e, const struct workspace *target, float *h, c
     }
 }
 
-void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S)
+void eagle_logits(struct eagle *e, const struct pass *target, float *logits, const float *g, size_t S)
 {
     join(e, target);
     if (e->head->version == 3) {
@@ -209,24 +209,24 @@ static struct row row(const struct draft_net *net, struct kvcache *cache, int de
                         .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
 }
 
-static size_t most_rows(const struct draft_net *net, const struct workspace *w)
+static size_t most_rows(const struct draft_net *net, const struct pass *pass)
 {
-    (void)w;
+    (void)pass;
     return of(net)->max_rows;
 }
 
-static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h,
+static void pass(struct draft_net *net, struct pass *pass, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S)
 {
     (void)depth;
-    eagle_pass(of(net), w, rows, h, g, next, S);
+    eagle_pass(of(net), pass, rows, h, g, next, S);
 }
 
-static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first,
+static void logits(struct draft_net *net, struct pass *pass, int depth, float *out, const float *g, size_t first,
                    size_t S)
 {
     (void)depth, (void)first;
-    eagle_logits(of(net), w, out, g, S);
+    eagle_logits(of(net), pass, out, g, S);
 }
 
 static int32_t token(const struct draft_net *net, int32_t drafted)
@@ -235,9 +235,9 @@ static int32_t token(const struct draft_net *net, int32_t drafted)
     return d2t && drafted >= 0 ? d2t[drafted] : drafted;
 }
 
-static void take_features(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n)
+static void take_features(struct draft_net *net, struct pass *pass, float *h, const float *of_target, size_t n)
 {
-    eagle_features(of(net), w, h, of_target, n);
+    eagle_features(of(net), pass, h, of_target, n);
 }
 
 static int is_same(const struct draft_net *a, const struct draft_net *b)

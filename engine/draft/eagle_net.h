@@ -102,13 +102,13 @@ static inline size_t eagle_width(const struct eagle *e) { return e->head->config
 
 /* Only for EAGLE-3: computes h [n, d] = fc(features), with the norms before fc, for features [n, 3 target_width]. It
  * uses the threads of the workspace `target`. */
-void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
+void eagle_features(struct eagle *e, const struct pass *target, float *h, const float *features, size_t n);
 /* Runs the decoder layer on rows [S], S <= max_rows. The caller has already appended the slots of the rows to their
  * caches. It reads hidden states h [S, d]. It writes the hidden states of the next rows to next [S, d], and the input
  * of lm_head to g [S, d]. `next` may be the same array as h. */
-void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g,
+void eagle_pass(struct eagle *e, const struct pass *target, const struct row *rows, const float *h, float *g,
                 float *next, size_t S);
 /* Computes logits [S, vocab_size] = lm_head(g). */
-void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S);
+void eagle_logits(struct eagle *e, const struct pass *target, float *logits, const float *g, size_t S);
 
 #endif

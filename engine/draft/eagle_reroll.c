@@ -17,17 +17,17 @@ static int open_reroll(struct drafter **out, const struct vb_model *m, const str
     return mtp_drafter_open_modules(out, m, o, 1, err);
 }
 
-static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct mtp_state *s = &mtp_of(drafter)->state;
     size_t d = s->net->width, before = mtp_row_count(s, 0);
-    int drafts = mtp_round(s, w, draft, 1, failed);
+    int drafts = mtp_round(s, pass, draft, 1, failed);
     size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1, rows = N - first, pad = mtp_padding(s, rows);
     while (drafts && drafts < max) {
         memcpy(s->h, s->next, (rows + pad) * d * sizeof *s->h);
         mtp_cut(s, 0, first + (size_t)drafts);
-        mtp_rows(s, w, 0, rows, pad, ALL_FROM_ITSELF, draft);
-        int32_t chosen = mtp_choose(s, w, 0, s->g + (rows - 1) * d, drafts + 1, failed);
+        mtp_rows(s, pass, 0, rows, pad, ALL_FROM_ITSELF, draft);
+        int32_t chosen = mtp_choose(s, pass, 0, s->g + (rows - 1) * d, drafts + 1, failed);
         if (chosen < 0)
             break;
         draft[drafts++] = chosen;
@@ -37,13 +37,13 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
     return drafts;
 }
 
-static void after_prompt(struct drafter *d, struct workspace *w)
+static void after_prompt(struct drafter *d, struct pass *pass)
 {
     size_t failed;
     struct mtp_state *s = &mtp_of(d)->state;
-    mtp_after_prompt(s, w);
+    mtp_after_prompt(s, pass);
     if (!s->missing) /* else they are there already */
-        mtp_round(s, w, NULL, 0, &failed);
+        mtp_round(s, pass, NULL, 0, &failed);
     mtp_round_ends(s);
 }
 

@@ -11,7 +11,7 @@ struct heads_net { /* handed around as its first part */
     struct draft_net net;
     const struct vb_model *target;
     struct vb_model *heads;   /* head k is heads->mtp[k] */
-    struct workspace work;
+    struct pass pass;
     size_t after_last;     /* 1: the heads read the residual stream after the target's last layer; 0: before it */
 };
 
@@ -25,36 +25,36 @@ static struct row row(const struct draft_net *net, struct kvcache *cache, int de
                         .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
 }
 
-static size_t most_rows(const struct draft_net *net, const struct workspace *w)
+static size_t most_rows(const struct draft_net *net, const struct pass *pass)
 {
-    return min_size(of(net)->work.max_rows, w->max_rows);
+    return min_size(of(net)->pass.w.max_rows, pass->w.max_rows);
 }
 
-static void take(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n)
+static void take(struct draft_net *net, struct pass *pass, float *h, const float *of_target, size_t n)
 {
     size_t d = net->width;
-    (void)w;
+    (void)pass;
     for (size_t i = 0; i < n; i++)
         memcpy(h + i * d, of_target + (2 * i + of(net)->after_last) * d, d * sizeof *h);
 }
 
 /* The target's threads help, and its tap callback sees the values. */
-static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h,
+static void pass(struct draft_net *net, struct pass *pass, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S)
 {
     struct heads_net *n = of(net);
-    n->work.cx.placement = w->cx.placement;
-    n->work.cx.crew = w->cx.crew;
-    n->work.cx.probe = w->cx.probe;
-    n->work.tapper = w->tapper;
-    forward_mtp(&n->work, &n->heads->mtp[depth], depth, rows, h, g, next, S);
+    n->pass.cx.placement = pass->cx.placement;
+    n->pass.cx.crew = pass->cx.crew;
+    n->pass.cx.probe = pass->cx.probe;
+    n->pass.tapper = pass->tapper;
+    forward_mtp(&n->pass, &n->heads->mtp[depth], depth, rows, h, g, next, S);
 }
 
-static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first,
+static void logits(struct draft_net *net, struct pass *pass, int depth, float *out, const float *g, size_t first,
                    size_t S)
 {
     (void)depth, (void)first;
-    forward_head(w, &of(net)->target->lm_head, out, g, S);
+    forward_head(pass, &of(net)->target->lm_head, out, g, S);
 }
 
 static int is_same(const struct draft_net *a, const struct draft_net *b)
@@ -88,8 +88,8 @@ static size_t bytes_of_weights(const struct draft_net *net)
 static void close_net(struct draft_net *net)
 {
     struct heads_net *n = of(net);
-    n->work.cx.crew = NULL; /* the target's */
-    workspace_close(&n->work);
+    n->pass.cx.crew = NULL; /* the target's */
+    pass_close(&n->pass);
     model_close(n->heads);
     vb_free(n->target->allocator, n);
 }
@@ -109,7 +109,7 @@ int heads_net_open(struct draft_net **out, int *count, const char *dir, const st
     n->target = target;
     int code = model_open_heads(&n->heads, &trunk_layers, dir, target, err);
     if (!code)
-        code = workspace_open(&n->work, n->heads, o->kernels, o->threads, o->most_observed, 0, o->context, 0, err);
+        code = pass_open(&n->pass, n->heads, o->kernels, o->threads, o->most_observed, 0, o->context, 0, err);
     if (code) {
         model_close(n->heads);
         vb_free(target->allocator, n);
@@ -117,7 +117,7 @@ int heads_net_open(struct draft_net **out, int *count, const char *dir, const st
     }
     n->after_last = trunk_layers == target->config.num_hidden_layers;
     n->net = (struct draft_net){.type = &heads_net, .width = target->config.dims.d, .vocab_size = target->config.dims.V,
-                                .cache = model_mtp_cache_layout(&n->heads->config), .bytes = n->work.bytes};
+                                .cache = model_mtp_cache_layout(&n->heads->config), .bytes = n->pass.w.bytes};
     *count = n->heads->num_mtp;
     *out = &n->net;
     return VB_OK;

@@ -14,7 +14,7 @@
 #include "engine/draft/net.h"
 
 /* Opens the parallel heads in `dir`: depth k of the network is head k. Sets *count to the number of heads. The passes
- * have at most o->most_observed rows. `take` expects rows of ROWS_TWO. */
+ * have at most o->most_observed rows. `take` expects rows of ROWS_TRUNK. */
 int heads_net_open(struct draft_net **out, int *count, const char *dir, const struct vb_model *target,
                    const struct drafter_options *o, vb_error *err);
 

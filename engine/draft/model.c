@@ -25,12 +25,12 @@ struct model_drafter { /* handed around as a struct drafter */
     struct drafter_options options;
     size_t context;    /* the most tokens that it reads */
     size_t vocab_size; /* of both models: ids that only one of them has are not drafted */
-    struct workspace work;
+    struct pass pass;
     struct kvcache cache;
     int32_t *in_cache; /* the tokens whose rows it holds [context] */
     int32_t *tokens;   /* committed [options.context] */
     size_t count;
-    struct row *rows;  /* of a pass [work.max_rows] */
+    struct row *rows;  /* of a pass [pass.w.max_rows] */
 };
 
 static struct model_drafter *of(const struct drafter *d) { return (struct model_drafter *)(uintptr_t)d; }
@@ -38,7 +38,7 @@ static struct model_drafter *of(const struct drafter *d) { return (struct model_
 static void close_model(struct drafter *drafter)
 {
     struct model_drafter *d = of(drafter);
-    workspace_close(&d->work);
+    pass_close(&d->pass);
     kvcache_close(&d->cache, d->allocator);
     vb_free(d->allocator, d->in_cache);
     vb_free(d->allocator, d->tokens);
@@ -51,9 +51,9 @@ static int open_parts(struct model_drafter *d, vb_error *err)
     const struct drafter_options *o = &d->options;
     const struct config *c = &d->model->config;
     size_t chunk = max_size(o->most_observed, ROWS_WORTH_A_PASS);
-    int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, 0, err);
+    int code = pass_open(&d->pass, d->model, o->kernels, o->threads, chunk, 1, d->context, 0, err);
     if (!code)
-        code = lead_workspace(&d->work, 0, err);
+        code = lead_pass(&d->pass, 0, err);
     if (!code)
         code = kvcache_open(&d->cache, c->dims.layers, d->context, model_cache_layout(c), d->allocator, err);
     if (!code)
@@ -90,14 +90,14 @@ static int open_model(struct drafter **out, const struct vb_model *m, const stru
 }
 
 /* Computes the rows that are missing before index `end` of the timeline, which drafts follow. *last: the last row of
- * the last pass. Returns -1 when a pass was given up, which w, the target's workspace, then says; its rows are still
+ * the last pass. Returns -1 when a pass was given up, which the pass of the target then says; its rows are still
  * missing. If a device fails, the CPU computes all rows anew, and all later ones. */
-static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, const int32_t *draft, size_t *last)
+static int read_up_to(struct model_drafter *d, struct pass *pass, size_t end, const int32_t *draft, size_t *last)
 {
     size_t S = 0;
     while (d->cache.length < end) {
         size_t before = d->cache.length;
-        for (S = 0; S < d->work.max_rows && d->cache.length < end; S++) {
+        for (S = 0; S < d->pass.w.max_rows && d->cache.length < end; S++) {
             size_t index = d->cache.length;
             int32_t token = index < d->count ? d->tokens[index] : draft[index - d->count];
             d->in_cache[index] = token;
@@ -106,11 +106,11 @@ static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, 
                                       .token = token < d->model->config.vocab_size ? token : 0,
                                       .slot = kvcache_append(&d->cache)};
         }
-        int stopped = forward_target(&d->work, d->rows, S) != 0;
-        w->draft_stopped |= stopped;
-        if (offload_failed(&d->work)) {
+        int stopped = forward_target(&d->pass, d->rows, S) != 0;
+        pass->draft_stopped |= stopped;
+        if (offload_failed(&d->pass)) {
             kvcache_truncate(&d->cache, 0);
-            offload_give_up(&d->work, &d->cache.own);
+            offload_give_up(&d->pass, &d->cache.own);
         } else if (stopped) {
             kvcache_truncate(&d->cache, before);
             return -1;
@@ -120,31 +120,31 @@ static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, 
     return 0;
 }
 
-static void use_parts_of(struct model_drafter *d, const struct workspace *target)
+static void use_parts_of(struct model_drafter *d, const struct pass *target)
 {
-    d->work.cx.placement = target->cx.placement;
-    d->work.cx.crew = target->cx.crew;
-    d->work.stop = target->stop;
-    d->work.stop_context = target->stop_context;
+    d->pass.cx.placement = target->cx.placement;
+    d->pass.cx.crew = target->cx.crew;
+    d->pass.stop = target->stop;
+    d->pass.stop_context = target->stop_context;
 }
 
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+static void observe(struct drafter *drafter, struct pass *pass, size_t pos, const int32_t *tokens,
                     const float *hidden, size_t n)
 {
     struct model_drafter *d = of(drafter);
     size_t same = pos, last;
     (void)hidden;
-    use_parts_of(d, w);
+    use_parts_of(d, pass);
     memcpy(d->tokens + pos, tokens, n * sizeof *tokens);
     d->count = pos + n;
     while (same < d->count && same < d->cache.length && d->in_cache[same] == d->tokens[same])
         same++;
     kvcache_truncate(&d->cache, same);
     if (d->count <= d->context && d->cache.length + ROWS_WORTH_A_PASS < d->count)
-        read_up_to(d, w, d->count - 1, NULL, &last); /* the last token's row comes with the next proposal */
+        read_up_to(d, pass, d->count - 1, NULL, &last); /* the last token's row comes with the next proposal */
 }
 
-static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct model_drafter *d = of(drafter);
     const struct vb_model *m = d->model;
@@ -153,14 +153,14 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
         return 0;
     if ((size_t)max > d->context - d->count)
         max = (int)(d->context - d->count);
-    use_parts_of(d, w);
+    use_parts_of(d, pass);
     kvcache_truncate(&d->cache, d->count - 1); /* its logits are wanted, and may be for a second time */
     while (drafts < max) {
         size_t last;
-        if (read_up_to(d, w, d->count + (size_t)drafts, draft, &last))
+        if (read_up_to(d, pass, d->count + (size_t)drafts, draft, &last))
             return 0;
-        forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * m->config.dims.d, 1);
-        int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, drafts + 1, failed);
+        forward_head(&d->pass, &m->lm_head, d->pass.w.logits, d->pass.w.hidden + last * m->config.dims.d, 1);
+        int32_t chosen = drafter_choose(&d->options, d->pass.w.logits, d->vocab_size, drafts + 1, failed);
         if (chosen < 0)
             break;
         draft[drafts++] = chosen;
@@ -171,7 +171,7 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
 static size_t bytes(const struct drafter *drafter)
 {
     const struct model_drafter *d = of(drafter);
-    return kvcache_bytes(&d->cache) + d->work.bytes + (d->context + d->options.context) * sizeof *d->tokens;
+    return kvcache_bytes(&d->cache) + d->pass.w.bytes + (d->context + d->options.context) * sizeof *d->tokens;
 }
 
 const struct drafter_type draft_model = {

@@ -174,7 +174,7 @@ static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const f
     s->pending_count += n - none;
 }
 
-void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+void mtp_observe(struct mtp_state *s, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n)
 {
     size_t failed;
@@ -183,10 +183,10 @@ void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int
     if (pos < s->count)
         forget(s, pos);
     if (!s->deferred && s->pending_count + n > s->room) /* they were deferred before */
-        mtp_round(s, w, NULL, 0, &failed);
+        mtp_round(s, pass, NULL, 0, &failed);
     keep(s, pos, tokens, hidden, n);
     if (!s->deferred && s->count - 1 - mtp_row_count(s, 0) > ROWS_WORTH_A_PASS)
-        mtp_round(s, w, NULL, 0, &failed);
+        mtp_round(s, pass, NULL, 0, &failed);
 }
 
 void mtp_defer(struct mtp_state *s, size_t rows)
@@ -232,16 +232,16 @@ int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
     return 1;
 }
 
-void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
+void mtp_after_prompt(struct mtp_state *s, struct pass *pass)
 {
     const unsigned char *convention = s->model->config.conventions.value;
     int32_t discarded[VB_MAX_DRAFT];
     size_t failed;
     if (convention[PREFILL_DRAFT])
-        mtp_round(s, w, discarded, 1, &failed);
+        mtp_round(s, pass, discarded, 1, &failed);
     if (convention[MISSING_HIDDEN]) { /* who computed the prompt computed the modules' rows too, and sent those without
                                          the hidden state */
-        mtp_round(s, w, NULL, 0, &failed);
+        mtp_round(s, pass, NULL, 0, &failed);
         s->missing = s->never = 1;
     }
 }
@@ -263,10 +263,10 @@ struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token)
     return row;
 }
 
-void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S)
+void mtp_pass(struct mtp_state *s, struct pass *pass, int k, size_t first, size_t S)
 {
     size_t at = first * s->net->width;
-    s->net->type->pass(s->net, w, k, s->rows + first, s->h + at, s->g + at, s->next + at, S);
+    s->net->type->pass(s->net, pass, k, s->rows + first, s->h + at, s->g + at, s->next + at, S);
     trace_pass(s->options.tracer, k, s->rows + first, S);
 }
 
@@ -295,17 +295,17 @@ int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, con
     return code ? code : mtp_drafter_open(out, net, m, o, num_depths, err);
 }
 
-void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+void mtp_drafter_observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n)
 {
     struct mtp_state *s = &mtp_of(d)->state;
     size_t none = pos == 0, width; /* there is no row of index -1 */
     if (s->taken && n > none) {
         assert(n <= s->options.most_observed);
-        workspace_rows(w, s->options.takes, 0, &width);
-        s->net->type->take(s->net, w, s->taken + none * s->net->width, hidden + none * width, n - none);
+        pass_rows(pass, s->options.takes, 0, &width);
+        s->net->type->take(s->net, pass, s->taken + none * s->net->width, hidden + none * width, n - none);
     }
-    mtp_observe(s, w, pos, tokens, s->taken ? s->taken : hidden, n);
+    mtp_observe(s, pass, pos, tokens, s->taken ? s->taken : hidden, n);
 }
 
 void mtp_drafter_defer(struct drafter *d, size_t rows) { mtp_defer(&mtp_of(d)->state, rows); }
@@ -315,7 +315,7 @@ int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t 
     return mtp_begin_as(&mtp_of(d)->state, &mtp_of(other)->state, n);
 }
 
-void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&mtp_of(d)->state, w); }
+void mtp_drafter_after_prompt(struct drafter *d, struct pass *pass) { mtp_after_prompt(&mtp_of(d)->state, pass); }
 
 size_t mtp_drafter_bytes(const struct drafter *d)
 {

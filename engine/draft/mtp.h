@@ -83,7 +83,7 @@ void mtp_state_close(struct mtp_state *s);
 /* Implements drafter_type.observe. The function forgets everything from index pos on, and stores the tokens and hidden
  * states. After that, some final rows of the modules have not been computed yet. If there are many such rows, as after
  * a prompt, mtp_observe computes them. If there are few, the next proposal computes them. */
-void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+void mtp_observe(struct mtp_state *s, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
 /* Implements drafter_type.defer. With the conventions prefill-draft and missing-hidden, nothing is deferred. */
@@ -97,13 +97,13 @@ void mtp_catch_up(struct mtp_state *s);
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 
 /* Implements drafter_type.after_prompt, for the conventions prefill-draft and missing-hidden. */
-void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
+void mtp_after_prompt(struct mtp_state *s, struct pass *pass);
 
 /* Computes the final rows of every depth that have not been computed yet. Each depth k < max also computes rows that
  * are not final, up to row N-1, and proposes a draft from row N-1. The next depth reads this draft. At the end, rows
  * that are not final are removed from the caches. The row that proposed the newest draft wrote the last row of s->g and
  * of s->next. Returns the number of drafts. */
-int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
+int mtp_round(struct mtp_state *s, struct pass *pass, int32_t *draft, int max, size_t *failed);
 
 /* Says which hidden state is the input of row i. FROM_DEPTH_BEFORE: the output of row i of the target (for depth 0) or
  * of the previous depth. FROM_ITSELF: the output of row i-1 of the same depth. With FROM_DEPTH_BEFORE and FROM_ITSELF,
@@ -115,13 +115,13 @@ enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
  * pad, d] and writes s->g and s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0],
  * tok[N+2] is draft[1], and so on. After the n rows, `pad` rows of padding (token 0) are computed and then removed from
  * the cache. */
-void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
+void mtp_rows(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pad, enum mtp_source source,
               const int32_t *draft);
 
 /* Makes more drafts with module 0, which reads its own output, until there are `max` drafts in total. `drafts` is the
  * number of drafts that the round has already. Row `last` of s->next is the output of the row that proposed the newest
  * draft. Returns the total number of drafts. */
-int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last,
+int mtp_chain(struct mtp_state *s, struct pass *pass, int32_t *draft, int drafts, int max, size_t last,
               size_t *failed);
 
 /* Row i of depth k depends on the tokens before token i + mtp_ahead(s, k), and, unless `parallel`, on that token,
@@ -133,7 +133,7 @@ static inline size_t mtp_ahead(const struct mtp_state *s, int k)
 
 /* Runs depth k on S rows. Reads rows [first, first + S) of s->rows and s->h, and writes rows [first, first + S) of s->g
  * and s->next. */
-void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
+void mtp_pass(struct mtp_state *s, struct pass *pass, int k, size_t first, size_t S);
 /* Appends a slot for row i to the cache of depth k, and returns a description of this row. The row reads `token`. */
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
 /* Converts a token id of the network's vocabulary to the target's id of the same token. */
@@ -144,11 +144,11 @@ int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
 int mtp_tree_open(struct mtp_state *s, vb_error *err);
 void mtp_tree_close(struct mtp_state *s);
 size_t mtp_tree_bytes(const struct mtp_state *s);
-void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
+void mtp_propose_tree(struct drafter *d, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed);
 
 /* Computes the logits of a row g at depth k. Then calls drafter_choose to choose draft `number`, counted from 1, from
  * these logits. */
-int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
+int32_t mtp_choose(struct mtp_state *s, struct pass *pass, int k, const float *g, int number, size_t *failed);
 
 /* mtp_row_count returns the index after the last row in the cache of depth k; it is the number of rows if s->base is 0.
  * mtp_cut keeps the rows before index n and removes the others. With convention first-row=phantom there is a row before
@@ -180,17 +180,17 @@ int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct v
 /* Opens a drafter with the model's MTP modules. */
 int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, const struct drafter_options *o,
                              int num_depths, vb_error *err);
-void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+void mtp_drafter_observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
 void mtp_drafter_defer(struct drafter *d, size_t rows);
 int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n);
-void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
+void mtp_drafter_after_prompt(struct drafter *d, struct pass *pass);
 size_t mtp_drafter_bytes(const struct drafter *d);
 size_t mtp_drafter_weight_bytes(const struct drafter *d);
 void mtp_drafter_close(struct drafter *d);
 /* Defined in mtp_save.c. */
-void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
-int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens,
+void mtp_drafter_save(struct drafter *d, struct pass *pass, size_t pos, int hidden, struct session_writer *out);
+int mtp_drafter_load(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens,
                      struct session_reader *in);
 /* Two implementations of drafter_type.propose_together. mtp_drafter_propose_levels makes draft k, counted from 1, with
  * the module of depth k - 1.
@@ -200,14 +200,14 @@ int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const i
  * does. At the end it removes from the caches all rows that were computed for the second and later drafts. Row i reads
  * tok[i+1], so after a cut to n tokens the rows before row n - 1 are still final. Therefore methods with
  * mtp_drafter_propose_chains use drafter_no_rewind. */
-void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w);
-void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w);
+void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct pass *pass);
+void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct pass *pass);
 
 /* For parallel heads, whose drafts do not depend on each other. mtp_proposers computes the final rows of every depth
  * that have not been computed yet, and copies row N-1 of the first depths to s->proposers. Returns how many rows it
  * copied: at most `max`, and 0 if the hidden state that these rows read is not known. mtp_drafter_propose_at_once
  * implements drafter_type.propose_together: one pass of the output head makes all drafts of a round. */
-size_t mtp_proposers(struct mtp_state *s, struct workspace *w, int max);
-void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct workspace *w);
+size_t mtp_proposers(struct mtp_state *s, struct pass *pass, int max);
+void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct pass *pass);
 
 #endif

@@ -31,47 +31,47 @@ static struct row row(const struct draft_net *net, struct kvcache *cache, int de
 }
 
 /* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[ahead - 1]). */
-static void first_row(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, size_t ahead,
+static void first_row(struct draft_net *net, struct pass *pass, struct kvcache *cache, int depth, size_t ahead,
                       int32_t token)
 {
     if (!net->rows_before || cache->length)
         return;
     struct row zeros = {.cache = cache, .token = token,
-                        .position = w->model->config.conventions.value[DRAFT_POSITION] ? (int32_t)ahead - 1 : -1,
+                        .position = pass->model->config.conventions.value[DRAFT_POSITION] ? (int32_t)ahead - 1 : -1,
                         .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = depth - 1};
-    memset(w->delta, 0, net->width * sizeof *w->delta);
-    forward_mtp(w, module_of(net, depth), depth, &zeros, w->delta, w->delta, w->delta, 1);
+    memset(pass->w.delta, 0, net->width * sizeof *pass->w.delta);
+    forward_mtp(pass, module_of(net, depth), depth, &zeros, pass->w.delta, pass->w.delta, pass->w.delta, 1);
     trace_pass(cache->tracer, depth, &zeros, 1);
 }
 
-static size_t most_rows(const struct draft_net *net, const struct workspace *w)
+static size_t most_rows(const struct draft_net *net, const struct pass *pass)
 {
     (void)net;
-    return w->max_rows;
+    return pass->w.max_rows;
 }
 
-static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h,
+static void pass(struct draft_net *net, struct pass *pass, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S)
 {
-    forward_mtp(w, module_of(net, depth), depth, rows, h, g, next, S);
+    forward_mtp(pass, module_of(net, depth), depth, rows, h, g, next, S);
 }
 
-static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first,
+static void logits(struct draft_net *net, struct pass *pass, int depth, float *out, const float *g, size_t first,
                    size_t S)
 {
     const vb_draft_vocab *vocab = of(net)->vocab;
     if (vocab)
-        forward_listed(w, vocab, depth % model_of(net)->num_mtp, out, g, S);
+        forward_listed(pass, vocab, depth % model_of(net)->num_mtp, out, g, S);
     else
-        forward_head(w, &module_of(net, depth)->head, out, g, S);
-    forward_tap_logits(w, out, net->vocab_size, first, S);
+        forward_head(pass, &module_of(net, depth)->head, out, g, S);
+    forward_tap_logits(pass, out, net->vocab_size, first, S);
 }
 
-static int best(struct draft_net *net, struct workspace *w, int depth, int32_t *best, const float *g, size_t S)
+static int best(struct draft_net *net, struct pass *pass, int depth, int32_t *best, const float *g, size_t S)
 {
-    if (w->tapper || of(net)->vocab)
+    if (pass->tapper || of(net)->vocab)
         return 0;
-    forward_head_best(w, &module_of(net, depth)->head, best, g, S);
+    forward_head_best(pass, &module_of(net, depth)->head, best, g, S);
     return 1;
 }
 

@@ -43,12 +43,12 @@ static void name_hidden(struct row *row, size_t token, size_t N)
 
 /* Appends rows first.. (n of them) of depth k's module, and `pad` rows of padding, to its cache and to s->rows. The
  * cache may lack rows just before `first`. */
-static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t n, size_t pad,
+static void lay_rows(struct mtp_state *s, struct pass *pass, int k, size_t first, size_t n, size_t pad,
                      enum mtp_source source, const int32_t *draft)
 {
     size_t newest = s->count - 2, ahead = mtp_ahead(s, k), skipped = first - mtp_row_count(s, k);
     if (n && first == s->base && s->net->type->first_row)
-        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, ahead, token_at(s, first + ahead - 1, draft));
+        s->net->type->first_row(s->net, pass, &s->depths[k].cache, k, ahead, token_at(s, first + ahead - 1, draft));
     for (size_t j = 0; j < n + pad; j++) {
         size_t i = first + j, token = i + ahead;
         int32_t taken = j < n ? token_at(s, s->parallel ? i : token, draft) : 0; /* heads read no token: theirs is that
@@ -67,22 +67,22 @@ static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t fir
 }
 
 /* The rows of one drafter, in as many passes as they need. */
-static void pass_alone(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad)
+static void pass_alone(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pad)
 {
     for (size_t done = 0; done < n + pad;) {
-        size_t S = min_size(n + pad - done, s->net->type->most_rows(s->net, w));
-        mtp_pass(s, w, k, done, S);
+        size_t S = min_size(n + pad - done, s->net->type->most_rows(s->net, pass));
+        mtp_pass(s, pass, k, done, S);
         s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
         done += S;
     }
 }
 
-void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
+void mtp_rows(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pad, enum mtp_source source,
               const int32_t *draft)
 {
     size_t first = mtp_row_count(s, k);
-    lay_rows(s, w, k, first, n, pad, source, draft);
-    pass_alone(s, w, k, n, pad);
+    lay_rows(s, pass, k, first, n, pad, source, draft);
+    pass_alone(s, pass, k, n, pad);
     if (pad)
         mtp_cut(s, k, first + n);
 }
@@ -95,11 +95,11 @@ static int same_network(const struct mtp_turn *a, const struct mtp_turn *b)
 
 /* One pass over the rows of turns[0], and of those after it that fit behind them in its memory. Returns how many turns
  * took part. */
-static size_t pass_together(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+static size_t pass_together(struct mtp_turn **turns, size_t count, struct pass *pass, int k)
 {
     struct mtp_state *leader = turns[0]->s;
     size_t d = leader->net->width, first = turns[0]->n + turns[0]->pad, S = first, n = 1;
-    size_t most = min_size(leader->room, leader->net->type->most_rows(leader->net, w));
+    size_t most = min_size(leader->room, leader->net->type->most_rows(leader->net, pass));
     for (; n < count && S + turns[n]->n + turns[n]->pad <= most && same_network(turns[0], turns[n]); n++) {
         const struct mtp_state *s = turns[n]->s;
         size_t rows = turns[n]->n + turns[n]->pad;
@@ -108,10 +108,10 @@ static size_t pass_together(struct mtp_turn **turns, size_t count, struct worksp
         S += rows;
     }
     if (n == 1) {
-        pass_alone(leader, w, k, turns[0]->n, turns[0]->pad);
+        pass_alone(leader, pass, k, turns[0]->n, turns[0]->pad);
         return 1;
     }
-    leader->net->type->pass(leader->net, w, k, leader->rows, leader->h, leader->g, leader->next, S);
+    leader->net->type->pass(leader->net, pass, k, leader->rows, leader->h, leader->g, leader->next, S);
     S = 0;
     for (size_t i = 0; i < n; i++) {
         struct mtp_state *s = turns[i]->s;
@@ -127,10 +127,10 @@ static size_t pass_together(struct mtp_turn **turns, size_t count, struct worksp
     return n;
 }
 
-static void pass_all(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+static void pass_all(struct mtp_turn **turns, size_t count, struct pass *pass, int k)
 {
     for (size_t i = 0; i < count;)
-        i += pass_together(turns + i, count - i, w, k);
+        i += pass_together(turns + i, count - i, pass, k);
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
@@ -149,13 +149,13 @@ static int32_t counted(int32_t best, size_t *failed)
     return best;
 }
 
-int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
+int32_t mtp_choose(struct mtp_state *s, struct pass *pass, int k, const float *g, int number, size_t *failed)
 {
     int32_t best;
-    if (wants_best(s) && s->net->type->best(s->net, w, k, &best, g, 1)) {
+    if (wants_best(s) && s->net->type->best(s->net, pass, k, &best, g, 1)) {
         best = counted(best, failed);
     } else {
-        s->net->type->logits(s->net, w, k, s->logits, g, s->head_row, 1);
+        s->net->type->logits(s->net, pass, k, s->logits, g, s->head_row, 1);
         best = drafter_choose(&s->options, s->logits, s->net->vocab_size, number, failed);
     }
     int32_t token = mtp_token(s, best);
@@ -173,7 +173,7 @@ static void take_draft(struct mtp_turn *t, int32_t chosen)
 
 /* The drafts of turns that share a head: their rows side by side in the memory of the first, where h is free between
  * passes. */
-static void choose_together(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+static void choose_together(struct mtp_turn **turns, size_t count, struct pass *pass, int k)
 {
     struct mtp_state *leader = turns[0]->s;
     size_t d = leader->net->width, V = leader->net->vocab_size;
@@ -183,33 +183,33 @@ static void choose_together(struct mtp_turn **turns, size_t count, struct worksp
         alone &= wants_best(turns[i]->s);
     for (size_t i = 0; i < count; i++)
         memcpy(leader->h + i * d, turns[i]->s->g + turns[i]->chooser * d, d * sizeof *leader->h);
-    alone = alone && leader->net->type->best(leader->net, w, k, best, leader->h, count);
+    alone = alone && leader->net->type->best(leader->net, pass, k, best, leader->h, count);
     if (!alone)
-        leader->net->type->logits(leader->net, w, k, w->logits, leader->h, 0, count);
+        leader->net->type->logits(leader->net, pass, k, pass->w.logits, leader->h, 0, count);
     for (size_t i = 0; i < count; i++) {
         struct mtp_turn *t = turns[i];
         int number = t->p->drafts + 1;
-        int32_t token = mtp_token(t->s,
-                                  alone ? counted(best[i], t->p->failed)
-                                        : drafter_choose(&t->s->options, w->logits + i * V, V, number, t->p->failed));
+        int32_t token = mtp_token(t->s, alone ? counted(best[i], t->p->failed)
+                                              : drafter_choose(&t->s->options, pass->w.logits + i * V, V, number,
+                                                               t->p->failed));
         trace_choose(t->s->options.tracer, k, t->s->head_row, token, number);
         take_draft(t, token);
     }
 }
 
 /* The next draft of each turn: depth k's head reads the row that proposes. */
-static void choose_all(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+static void choose_all(struct mtp_turn **turns, size_t count, struct pass *pass, int k)
 {
     for (size_t i = 0, m; i < count; i += m) {
         struct mtp_turn *t = turns[i];
-        size_t most = min_size(t->s->room, w->max_logit_rows * w->model->config.dims.V / t->s->net->vocab_size);
+        size_t most = min_size(t->s->room, pass->w.max_logit_rows * pass->model->config.dims.V / t->s->net->vocab_size);
         for (m = 1; i + m < count && m < most && same_network(t, turns[i + m]);)
             m++;
         if (m > 1)
-            choose_together(turns + i, m, w, k);
+            choose_together(turns + i, m, pass, k);
         else
-            take_draft(t,
-                       mtp_choose(t->s, w, k, t->s->g + t->chooser * t->s->net->width, t->p->drafts + 1, t->p->failed));
+            take_draft(t, mtp_choose(t->s, pass, k, t->s->g + t->chooser * t->s->net->width, t->p->drafts + 1,
+                                     t->p->failed));
     }
 }
 
@@ -290,7 +290,7 @@ static int drafts_at(const struct mtp_turn *t, int k, int levels)
 
 /* The rows that a turn needs of depth k: the final ones that are missing, and up to N-1 where it drafts at this
  * depth. */
-static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels)
+static void lay_depth(struct mtp_turn *t, struct pass *pass, int k, int levels)
 {
     struct mtp_state *s = t->s;
     size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1,
@@ -302,7 +302,7 @@ static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels
     int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
     if (k > 0 && final >= t->first_before && final < t->first_before + t->rows_before && !zeros_before)
         memcpy(s->depths[k].hidden_of_next, s->next + (final - t->first_before) * d, d * sizeof *s->next);
-    lay_rows(s, w, k, first, t->n, t->pad, FROM_DEPTH_BEFORE, t->p->draft);
+    lay_rows(s, pass, k, first, t->n, t->pad, FROM_DEPTH_BEFORE, t->p->draft);
     t->first_before = first;
     t->rows_before = t->n;
     t->chooser = t->n - 1;
@@ -310,21 +310,21 @@ static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels
 
 /* The rows of parallel head k that propose are kept until all heads are there. A tap callback hears of their logits
  * with their pass. */
-static void keep_proposers(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+static void keep_proposers(struct mtp_turn **turns, size_t count, struct pass *pass, int k)
 {
     for (size_t i = 0; i < count; i++) {
         struct mtp_state *s = turns[i]->s;
         size_t d = s->net->width;
         memcpy(s->proposers + (size_t)k * d, s->g + turns[i]->chooser * d, d * sizeof *s->g);
-        if (w->tapper && count == 1) {
-            s->net->type->logits(s->net, w, k, s->logits, s->proposers + (size_t)k * d, s->head_row, 1);
-            forward_tap_logits(w, s->logits, s->net->vocab_size, s->head_row, 1);
+        if (pass->tapper && count == 1) {
+            s->net->type->logits(s->net, pass, k, s->logits, s->proposers + (size_t)k * d, s->head_row, 1);
+            forward_tap_logits(pass, s->logits, s->net->vocab_size, s->head_row, 1);
         }
     }
 }
 
 /* Depth k of a round. */
-static void round_at(struct mtp_turn *turns, size_t count, struct workspace *w, int k, int levels)
+static void round_at(struct mtp_turn *turns, size_t count, struct pass *pass, int k, int levels)
 {
     struct mtp_turn *at_work[MOST_PROPOSALS], *with_rows[MOST_PROPOSALS], *drafting[MOST_PROPOSALS];
     size_t n = 0, rows = 0, drafts = 0;
@@ -332,14 +332,14 @@ static void round_at(struct mtp_turn *turns, size_t count, struct workspace *w, 
         struct mtp_turn *t = &turns[i];
         if (t->s->count < 2 || k >= t->s->num_depths)
             continue; /* without a hidden state nothing can be proposed */
-        lay_depth(t, w, k, levels);
+        lay_depth(t, pass, k, levels);
         at_work[n++] = t;
         if (t->n)
             with_rows[rows++] = t;
         if (drafts_at(t, k, levels))
             drafting[drafts++] = t;
     }
-    pass_all(with_rows, rows, w, k);
+    pass_all(with_rows, rows, pass, k);
     for (size_t i = 0; i < n; i++) {
         struct mtp_state *s = at_work[i]->s;
         size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1;
@@ -348,13 +348,13 @@ static void round_at(struct mtp_turn *turns, size_t count, struct workspace *w, 
             memcpy(s->proposed_from + (size_t)k * d, s->next + at_work[i]->chooser * d, d * sizeof *s->next);
     }
     if (drafts && drafting[0]->s->parallel)
-        keep_proposers(drafting, drafts, w, k);
+        keep_proposers(drafting, drafts, pass, k);
     else
-        choose_all(drafting, drafts, w, k);
+        choose_all(drafting, drafts, pass, k);
 }
 
 /* The final rows of every depth, and drafts at up to `levels` depths. */
-static void round_together(struct mtp_turn *turns, size_t count, struct workspace *w, int levels)
+static void round_together(struct mtp_turn *turns, size_t count, struct pass *pass, int levels)
 {
     int depths = 0;
     for (size_t i = 0; i < count; i++) {
@@ -369,12 +369,12 @@ static void round_together(struct mtp_turn *turns, size_t count, struct workspac
     }
     for (int k = 0; k < depths; k++) /* the row that the next draft takes is one of depth 0: with by_step that is the
                                         last one */
-        round_at(turns, count, w, turns[0].s->by_step ? depths - 1 - k : k, levels);
+        round_at(turns, count, pass, turns[0].s->by_step ? depths - 1 - k : k, levels);
 }
 
 /* More drafts by module 0, each from the row of the draft before it. With by_step, draft j is made by module j - 1 mod
  * D. */
-static void chain_together(struct mtp_turn *turns, size_t count, struct workspace *w)
+static void chain_together(struct mtp_turn *turns, size_t count, struct pass *pass)
 {
     for (;;) {
         struct mtp_turn *drafting[MOST_PROPOSALS];
@@ -391,34 +391,34 @@ static void chain_together(struct mtp_turn *turns, size_t count, struct workspac
             memcpy(s->h, s->next + t->chooser * d, d * sizeof *s->h);
             memset(s->h + d, 0, t->pad * d * sizeof *s->h);
             k = s->by_step ? t->p->drafts % s->num_depths : 0;
-            lay_rows(s, w, k, s->count - 2 + (size_t)t->p->drafts, 1, t->pad, FROM_ITSELF, t->p->draft);
+            lay_rows(s, pass, k, s->count - 2 + (size_t)t->p->drafts, 1, t->pad, FROM_ITSELF, t->p->draft);
             t->chooser = 0;
             drafting[n++] = t;
         }
         if (!n)
             return;
-        pass_all(drafting, n, w, k);
+        pass_all(drafting, n, pass, k);
         for (size_t i = 0; i < n; i++)
             if (drafting[i]->pad)
                 mtp_cut(drafting[i]->s, k, mtp_row_count(drafting[i]->s, k) - drafting[i]->pad);
-        choose_all(drafting, n, w, k);
+        choose_all(drafting, n, pass, k);
     }
 }
 
-int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed)
+int mtp_round(struct mtp_state *s, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct proposal p = {.draft = draft, .max = max, .failed = failed};
     struct mtp_turn turn = {.s = s, .p = &p};
-    round_together(&turn, 1, w, max);
+    round_together(&turn, 1, pass, max);
     return p.drafts;
 }
 
-int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last,
+int mtp_chain(struct mtp_state *s, struct pass *pass, int32_t *draft, int drafts, int max, size_t last,
               size_t *failed)
 {
     struct proposal p = {.draft = draft, .max = max, .failed = failed, .drafts = drafts};
     struct mtp_turn turn = {.s = s, .p = &p, .chooser = last};
-    chain_together(&turn, 1, w);
+    chain_together(&turn, 1, pass);
     return p.drafts;
 }
 
@@ -440,24 +440,24 @@ static void begin_turns(struct mtp_turn *turns, struct proposal *proposals, size
     }
 }
 
-void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w)
+void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct pass *pass)
 {
     struct mtp_turn turns[MOST_PROPOSALS];
     begin_turns(turns, proposals, count);
-    round_together(turns, count, w, VB_MAX_DRAFT);
+    round_together(turns, count, pass, VB_MAX_DRAFT);
     for (size_t i = 0; i < count; i++)
         mtp_round_ends(turns[i].s);
 }
 
-void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w)
+void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct pass *pass)
 {
     struct mtp_turn turns[MOST_PROPOSALS];
     size_t N[MOST_PROPOSALS];
     begin_turns(turns, proposals, count);
-    round_together(turns, count, w, 1);
+    round_together(turns, count, pass, 1);
     for (size_t i = 0; i < count; i++)
         N[i] = mtp_row_count(turns[i].s, 0);
-    chain_together(turns, count, w);
+    chain_together(turns, count, pass);
     for (size_t i = 0; i < count; i++) {
         for (int k = 0; k < turns[i].s->num_depths; k++)
             mtp_cut(turns[i].s, k, N[i]);
@@ -476,11 +476,11 @@ static size_t proposers_of(const struct mtp_turn *t)
     return n;
 }
 
-size_t mtp_proposers(struct mtp_state *s, struct workspace *w, int max)
+size_t mtp_proposers(struct mtp_state *s, struct pass *pass, int max)
 {
     struct proposal p = {.max = max};
     struct mtp_turn turn = {.s = s, .p = &p};
-    round_together(&turn, 1, w, VB_MAX_DRAFT);
+    round_together(&turn, 1, pass, VB_MAX_DRAFT);
     return proposers_of(&turn);
 }
 
@@ -496,11 +496,11 @@ static void choose_from(struct mtp_turn *t, const float *logits, size_t n)
 }
 
 /* The drafts of the first turns, as many as there is memory for. Returns how many turns took part. */
-static size_t choose_at_once(struct mtp_turn *turns, size_t count, struct workspace *w)
+static size_t choose_at_once(struct mtp_turn *turns, size_t count, struct pass *pass)
 {
     struct mtp_state *leader = turns[0].s;
     size_t d = leader->net->width, V = leader->net->vocab_size, rows = 0, m = 0, n;
-    size_t most = min_size(leader->room, w->max_logit_rows);
+    size_t most = min_size(leader->room, pass->w.max_logit_rows);
     for (; m < count && same_network(&turns[0], &turns[m]); m++) {
         n = proposers_of(&turns[m]);
         if (rows + n > most)
@@ -510,20 +510,20 @@ static size_t choose_at_once(struct mtp_turn *turns, size_t count, struct worksp
     }
     assert(m);
     if (rows)
-        leader->net->type->logits(leader->net, w, 0, w->logits, leader->h, 0, rows);
+        leader->net->type->logits(leader->net, pass, 0, pass->w.logits, leader->h, 0, rows);
     rows = 0;
     for (size_t i = 0; i < m; i++, rows += n) {
         n = proposers_of(&turns[i]);
-        choose_from(&turns[i], w->logits + rows * V, n);
+        choose_from(&turns[i], pass->w.logits + rows * V, n);
     }
     return m;
 }
 
-void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct workspace *w)
+void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct pass *pass)
 {
     struct mtp_turn turns[MOST_PROPOSALS];
     begin_turns(turns, proposals, count);
-    round_together(turns, count, w, VB_MAX_DRAFT);
+    round_together(turns, count, pass, VB_MAX_DRAFT);
     for (size_t i = 0; i < count;)
-        i += choose_at_once(turns + i, count - i, w);
+        i += choose_at_once(turns + i, count - i, pass);
 }

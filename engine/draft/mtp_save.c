@@ -40,31 +40,31 @@ static void describe(const struct mtp_state *s, uint64_t head[NUMBERS])
 
 /* Back to a state between rounds: without proposals that nobody has verified, or rows that were cut from the
  * timeline. */
-static void settle(struct mtp_drafter *d, struct workspace *w, size_t pos)
+static void settle(struct mtp_drafter *d, struct pass *pass, size_t pos)
 {
     if (d->count) /* eagle-keep's, which the next proposal would drop */
         mtp_cut(&d->state, 0, d->N);
     d->count = 0;
     if (pos < d->state.count)
-        mtp_observe(&d->state, w, pos, d->state.tokens, NULL, 0);
+        mtp_observe(&d->state, pass, pos, d->state.tokens, NULL, 0);
 }
 
-void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, int hidden, struct session_writer *out)
+void mtp_drafter_save(struct drafter *drafter, struct pass *pass, size_t pos, int hidden, struct session_writer *out)
 {
     struct mtp_state *s = &mtp_of(drafter)->state;
     size_t d = s->net->width, N = pos - 1, failed, needed;
-    settle(mtp_of(drafter), w, pos);
+    settle(mtp_of(drafter), pass, pos);
     if (s->base) /* without the rows before it the rest is of little use */
         return;
     if (N > mtp_row_count(s, 0) + VB_MAX_DRAFT + 1)
-        mtp_round(s, w, NULL, 0, &failed); /* so that what is pending fits into every drafter */
+        mtp_round(s, pass, NULL, 0, &failed); /* so that what is pending fits into every drafter */
     needed = min_size(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
     hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are
                                                                    not there */
     if (!hidden) {
         int missing = s->missing;
         s->missing = 0;
-        mtp_round(s, w, NULL, 0, &failed);
+        mtp_round(s, pass, NULL, 0, &failed);
         s->missing = missing;
         needed = N - 1;
     }
@@ -109,7 +109,7 @@ static int read_depth(struct mtp_state *s, int k, size_t most, struct session_re
     if (session_read_rows(in, &depth->cache, 0, (size_t)length, depth->cache.pool->row) ||
         (depth->cache.pool->layout.index_layers && session_read_index_rows(in, &depth->cache, 0, (size_t)length)))
         return DRAFTER_WRONG;
-    lead_rows(&depth->cache, 0, (size_t)length);
+    kvcache_changed(&depth->cache, 0, (size_t)length);
     return DRAFTER_LOADED;
 }
 
@@ -134,13 +134,13 @@ static int read_depths(struct mtp_state *s, const uint64_t head[NUMBERS], size_t
     return code;
 }
 
-int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+int mtp_drafter_load(struct drafter *drafter, struct pass *pass, size_t pos, const int32_t *tokens,
                      struct session_reader *in)
 {
     struct mtp_state *s = &mtp_of(drafter)->state;
     size_t N = pos - 1;
     uint64_t head[NUMBERS], ours[NUMBERS];
-    (void)w;
+    (void)pass;
     describe(s, ours);
     if (session_read(in, head, sizeof head) || head[DEPTHS] < 1 || head[DEPTHS] > VB_MAX_DRAFT)
         return DRAFTER_WRONG;

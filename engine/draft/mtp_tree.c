@@ -67,7 +67,7 @@ static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_
 }
 
 /* One level: the frontier's rows, and what may follow them. */
-static void expand(struct mtp_state *s, struct workspace *w, size_t N, size_t last, size_t *failed)
+static void expand(struct mtp_state *s, struct pass *pass, size_t N, size_t last, size_t *failed)
 {
     struct tree_builder *b = &s->tree.builder;
     size_t n = (size_t)b->frontier_count, V = s->net->vocab_size;
@@ -76,14 +76,14 @@ static void expand(struct mtp_state *s, struct workspace *w, size_t N, size_t la
         prepare(s, j, &b->node[b->frontier[j]], N, last);
         rows[j] = b->frontier[j];
     }
-    mtp_pass(s, w, 0, 0, n);
+    mtp_pass(s, pass, 0, 0, n);
     s->head_row = n - 1;
-    s->net->type->logits(s->net, w, 0, s->tree.logits, s->g, 0, n);
+    s->net->type->logits(s->net, pass, 0, s->tree.logits, s->g, 0, n);
     for (size_t j = 0; j < n; j++)
         grow(s, rows[j], s->tree.logits + j * V, failed);
 }
 
-void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed)
+void mtp_propose_tree(struct drafter *d, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed)
 {
     struct mtp_state *s = &mtp_of(d)->state;
     struct tree_builder *b = &s->tree.builder;
@@ -91,12 +91,12 @@ void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree 
     int32_t best;
     tree_begin(b);
     tree->count = 0;
-    int any = mtp_round(s, w, &best, 1, failed);
+    int any = mtp_round(s, pass, &best, 1, failed);
     size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
     if (any) {
         grow(s, -1, s->logits, failed);
         for (int level = 1; level < depth && tree_advance(b); level++)
-            expand(s, w, N, N - 1 - first, failed);
+            expand(s, pass, N, N - 1 - first, failed);
         tree_prune(b, tree);
     }
     for (int i = 1; i < tree->count; i++) /* of the first mtp_round has told */

@@ -31,29 +31,29 @@ struct draft_net_type {
     /* Computes the row before row 0 if rows_before is 1 and the cache is empty; otherwise does nothing. This row reads
      * `token`, which is token `ahead` - 1 of the sequence. The member is NULL if rows_before is always 0 for networks
      * of this type. */
-    void (*first_row)(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, size_t ahead,
+    void (*first_row)(struct draft_net *net, struct pass *pass, struct kvcache *cache, int depth, size_t ahead,
                       int32_t token);
     /* Returns the largest number of rows in a pass. */
-    size_t (*most_rows)(const struct draft_net *net, const struct workspace *w);
+    size_t (*most_rows)(const struct draft_net *net, const struct pass *pass);
     /* Computes rows [S] from hidden states h [S, width]. Writes g [S, width], which `logits` reads, and next [S,
      * width], which is the input of the next depth or of the next draft. `next` may be the same array as h. The
      * function uses the scratch memory and the threads of w. */
-    void (*pass)(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h,
+    void (*pass)(struct draft_net *net, struct pass *pass, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
     /* Computes logits [S, vocab_size] from g [S, width]. The tap callback receives these logits as rows [first, first +
      * S) of the newest pass. */
-    void (*logits)(struct draft_net *net, struct workspace *w, int depth, float *logits, const float *g, size_t first,
+    void (*logits)(struct draft_net *net, struct pass *pass, int depth, float *logits, const float *g, size_t first,
                    size_t S);
     /* Computes best [S], the token of the network's vocabulary with the largest logit for each row of g [S, width], or
      * -1 if a logit is not finite. S <= max_logit_rows of the workspace. Returns 0 if this is not possible without
      * showing the logits to somebody; then nothing was done. NULL if it never is. */
-    int (*best)(struct draft_net *net, struct workspace *w, int depth, int32_t *best, const float *g, size_t S);
+    int (*best)(struct draft_net *net, struct pass *pass, int depth, int32_t *best, const float *g, size_t S);
     /* Converts a token id of the network's vocabulary to the target's id of the same token. NULL if the network and the
      * target use the same ids. */
     int32_t (*token)(const struct draft_net *net, int32_t drafted);
     /* Computes the hidden states h [n, width] for depth 0 from n rows of the target. NULL if depth 0 reads the target's
      * rows unchanged. */
-    void (*take)(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n);
+    void (*take)(struct draft_net *net, struct pass *pass, float *h, const float *of_target, size_t n);
     /* Returns whether two networks of one target have the same weights and the same vocabulary. NULL if they always
      * do. */
     int (*is_same)(const struct draft_net *a, const struct draft_net *b);

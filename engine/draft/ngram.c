@@ -43,11 +43,11 @@ static int open_ngram(struct drafter **out, const struct vb_model *m, const stru
     return vb_fail(err, VB_NO_MEMORY, "no memory to look up %zu tokens", o->context);
 }
 
-static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens,
+static void observe(struct drafter *drafter, struct pass *pass, size_t pos, const int32_t *tokens,
                     const float *hidden, size_t n)
 {
     struct ngram_drafter *d = of(drafter);
-    (void)w, (void)hidden;
+    (void)pass, (void)hidden;
     memcpy(d->tokens + pos, tokens, n * sizeof *tokens);
     d->count = pos + n;
 }
@@ -75,10 +75,10 @@ static size_t look_up(const struct ngram_drafter *d)
     return found;
 }
 
-static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct ngram_drafter *d = of(drafter);
-    (void)w, (void)failed;
+    (void)pass, (void)failed;
     size_t from = d->count > d->min ? look_up(d) : 0;
     for (int i = 0; from && i < max; i++, from++)
         draft[i] = from < d->count ? d->tokens[from] : draft[from - d->count];

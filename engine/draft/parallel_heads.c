@@ -56,18 +56,18 @@ static int grow(struct mtp_state *s, const float *logits, int k, size_t *failed)
     return n > 0;
 }
 
-static void propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed)
+static void propose_tree(struct drafter *d, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed)
 {
     struct mtp_state *s = &mtp_of(d)->state;
     size_t V = s->net->vocab_size;
     mtp_catch_up(s);
-    int levels = (int)mtp_proposers(s, w, depth), k = 0;
+    int levels = (int)mtp_proposers(s, pass, depth), k = 0;
     tree->count = 0;
     if (!levels)
         return;
-    s->net->type->logits(s->net, w, 0, w->logits, s->proposers, 0, (size_t)levels);
+    s->net->type->logits(s->net, pass, 0, pass->w.logits, s->proposers, 0, (size_t)levels);
     tree_begin(&s->tree.builder);
-    while (k < levels && grow(s, w->logits + (size_t)k * V, k, failed))
+    while (k < levels && grow(s, pass->w.logits + (size_t)k * V, k, failed))
         k++;
     tree_prune(&s->tree.builder, tree);
     for (int i = 0; i < tree->count; i++)
@@ -78,7 +78,7 @@ const struct drafter_type draft_parallel_heads = {
     .name = "parallel-heads",
     .about = "heads that predict further tokens in parallel (Meta)",
     .needs_head = 1,
-    .takes = ROWS_TWO,
+    .takes = ROWS_TRUNK,
     .longest = longest,
     .check = check,
     .open = open_heads,

@@ -12,6 +12,7 @@
 #include "engine/model/config.h"
 #include "ops/indexer.h"
 #include "ops/kv_rows.h"
+#include "ops/router.h"
 #include "simd/kernels.h"
 
 struct mla {                                  /* weights of multi-head latent attention; see docs/SEMANTICS.md,
@@ -54,7 +55,11 @@ struct moe {
     struct mlp shared_experts;                /* matrices with 0 rows if n_shared_experts is 0 */
 };
 
+/* The kinds of attention; engine/pass/layer.c has a function for each. */
+enum attention_kind { ATTENTION_MLA };
+
 struct layer {
+    enum attention_kind kind;
     const float *input_layernorm, *post_attention_layernorm; /* [d] */
     struct mla self_attn;
     unsigned char *prefetched;              /* with ranks: [1 + E], see prefetch.h; else NULL */
@@ -214,6 +219,8 @@ struct kv_layout model_cache_layout(const struct config *c);
 struct kv_layout model_mtp_cache_layout(const struct config *c);
 /* Returns the indexer of a model with sparse attention, with its conventions. */
 struct indexer model_indexer(const struct config *c);
+/* Returns how the routers of a model choose; of *moe, only the bias is read. */
+struct router model_router(const struct config *c, const struct moe *moe);
 /* Returns how many bytes the target's cache takes for one token if the cache had this type, with the index cache; 0 if
  * it cannot have this type. */
 size_t model_cache_bytes(const struct config *c, enum cache_type type);

@@ -44,3 +44,18 @@ size_t model_cache_bytes(const struct config *c, enum cache_type type)
         return 0;
     return c->dims.layers * kv_row_bytes(&layout) + layout.index_layers * layout.index_row;
 }
+
+struct router model_router(const struct config *c, const struct moe *moe)
+{
+    const unsigned char *convention = c->conventions.value;
+    int mistral = c->topk_method == TOPK_GROUP_LIMITED_TOP2;
+    return (struct router){.experts = c->dims.E, .chosen = c->dims.chosen,
+                           .groups = c->dims.groups, .chosen_groups = c->dims.chosen_groups,
+                           .sigmoid = c->scoring_func == SCORING_SIGMOID,
+                           .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC || mistral,
+                           .grouped = c->topk_method != TOPK_GREEDY,
+                           .norm_topk_prob = c->norm_topk_prob, .scale_softmax = mistral,
+                           .routed_scaling_factor = (float)c->routed_scaling_factor,
+                           .bias = moe->e_score_correction_bias, .mask_with_zero = convention[GROUP_MASK] || mistral,
+                           .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
+}

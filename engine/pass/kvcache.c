@@ -1,7 +1,5 @@
 /* engine/pass/kvcache.c -- appends tokens to a KV cache and removes them. */
 #include "engine/pass/kvcache.h"
-#include "engine/pass/lead.h"
-#include "engine/pass/offload.h"
 #include "engine/base/numbers.h"
 
 #include <assert.h>
@@ -28,8 +26,8 @@ int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layo
 
 void kvpool_close(struct kvpool *p, const vb_allocator *a)
 {
-    lead_no_pool(p);
-    offload_close_pool(p);
+    if (p->twin)
+        p->twin->type->closed(p);
     vb_free(a, p->rows);
     vb_free(a, p->index_rows);
     vb_free(a, p->free);
@@ -120,8 +118,8 @@ void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n)
     struct kvpool *from = other->pool;
     assert(c->length == 0 && n <= other->length && n <= c->capacity);
     if (c->pool != from) {
-        offload_fetch_pool(from);
-        offload_fetch_pool(c->pool);
+        kvpool_fetch(from);
+        kvpool_fetch(c->pool);
     }
     for (size_t i = 0; i < n; i++) {
         int32_t slot = other->slots[i];
@@ -137,5 +135,11 @@ void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n)
             memcpy(kvcache_index_row(c, layer, copy), kvcache_index_row(other, layer, slot), from->layout.index_row);
     }
     if (c->pool != from)
-        lead_rows(c, 0, n);
+        kvcache_changed(c, 0, n);
+}
+
+void kvcache_changed(const struct kvcache *c, size_t first, size_t count)
+{
+    if (c->pool->twin)
+        c->pool->twin->type->changed(c, first, count);
 }

@@ -16,6 +16,8 @@
 #include "engine/pass/trace.h"
 #include "ops/kv_rows.h"
 
+struct kvcache;
+
 struct kvpool {
     size_t layers, capacity;
     struct kv_layout layout;
@@ -26,14 +28,17 @@ struct kvpool {
                          this order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
     size_t num_free;
-    struct vb_ranks *ranks; /* on rank 0 of several: the other ranks have copies of the rows (engine/pass/lead.h); else
-                               NULL */
-    uint32_t number;     /* by which rank 0 names the pool */
-    struct device *device;  /* has a copy of the rows of the layers from first_on_device on (offload.h); NULL: there is
-                               none */
-    size_t first_on_device, first_index_on_device; /* the latter: of the index cache */
-    int on_device;       /* nonzero: this copy is up to date, and `rows` is not */
-    int too_large;       /* nonzero: the device has no memory for the rows */
+    struct pool_twin *twin; /* whoever else has a copy of the rows: other ranks, or a device; NULL: nobody */
+};
+
+/* A copy of a pool's rows somewhere else, which passes keep up to date. */
+struct pool_twin {
+    const struct pool_twin_type *type;
+};
+struct pool_twin_type {
+    void (*fetch)(struct kvpool *p); /* something else than a pass will read or write rows: brings them all back */
+    void (*changed)(const struct kvcache *c, size_t first, size_t count); /* it wrote the rows of these tokens */
+    void (*closed)(struct kvpool *p);
 };
 
 struct kvcache {
@@ -58,6 +63,15 @@ static inline size_t kvpool_bytes(const struct kvpool *p)
     return p->capacity * (p->layers * p->row * 4 + p->layout.index_layers * p->layout.index_row + sizeof *p->free +
                           sizeof *p->holders);
 }
+
+/* Call these before and after something other than a pass reads or writes rows: all of them, and those of tokens
+ * [first, first + count) of a cache. */
+static inline void kvpool_fetch(struct kvpool *p)
+{
+    if (p->twin)
+        p->twin->type->fetch(p);
+}
+void kvcache_changed(const struct kvcache *c, size_t first, size_t count);
 
 /* kvcache_open makes a cache with a pool of its own. kvcache_open_in makes one in a pool that must outlive it. */
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a,

@@ -1,6 +1,7 @@
 /* engine/pass/lead.c -- the messages of passes, as rank 0 writes them; engine/follow.c reads them. */
 #include "engine/pass/lead.h"
 #include "engine/model/ranks.h"
+#include "engine/pass/runner.h"
 #include "engine/pass/vocab.h"
 
 #define ASKED_ROWS 16 /* in a pass of more rows, `stop` is called before each layer, and its result costs an exchange of
@@ -8,6 +9,18 @@
 
 /* Returns the group of ranks that this process leads, or NULL. */
 static struct vb_ranks *led(const struct vb_model *m) { return m->ranks && !m->ranks->op.rank ? m->ranks : NULL; }
+
+/* What rank 0 knows of a pool of which the other ranks have a copy. */
+struct led_pool {
+    struct pool_twin twin; /* the first member, so it has the same address */
+    struct vb_ranks *ranks;
+    uint32_t number;       /* by which rank 0 names the pool */
+};
+
+static const struct led_pool *led_pool(const struct kvpool *p)
+{
+    return (const struct led_pool *)(const void *)p->twin;
+}
 
 /* ---- rows ---- */
 
@@ -49,15 +62,17 @@ static void put_numbers(struct vb_ranks *r, const int32_t *numbers, size_t count
 }
 
 /* `layers`: the layers for which row.forced and row.forced_kept have numbers. */
-static void put_rows(struct vb_ranks *r, const struct workspace *w, const struct row *rows, size_t S, size_t layers)
+static void put_rows(struct vb_ranks *r, const struct pass *p, size_t layers)
 {
-    const struct dims *dims = &w->model->config.dims;
+    const struct dims *dims = &p->model->config.dims;
+    const struct row *rows = p->rows;
+    size_t S = p->S;
     ranks_put_number(r, S);
     for (size_t s = 0; s < S; s++) {
         const struct row *row = &rows[s];
         ranks_put(r,
-                  (int32_t[]){(int32_t)row->cache->pool->number, row->token, row->slot, row->index, row->position,
-                              row->skipped, row->expanded},
+                  (int32_t[]){(int32_t)led_pool(row->cache->pool)->number, row->token, row->slot, row->index,
+                              row->position, row->skipped, row->expanded},
                   7 * sizeof(int32_t));
         put_numbers(r, row->forced, layers * dims->chosen);
         put_numbers(r, row->forced_kept, layers * dims->index_topk);
@@ -70,85 +85,83 @@ static void put_rows(struct vb_ranks *r, const struct workspace *w, const struct
 
 /* ---- passes ---- */
 
-static struct vb_ranks *begin(const struct workspace *w, enum ranks_message message)
+static struct vb_ranks *begin(const struct pass *p, enum ranks_message message)
 {
-    struct vb_ranks *r = led(w->model);
-    if (!r)
-        return NULL;
-    r->op.wide = w->tapper != NULL;
-    r->op.scores = w->cx.probe && w->cx.probe->scores;
+    struct vb_ranks *r = p->model->ranks;
+    r->op.taps_all = p->tapper != NULL;
+    r->op.scores = p->cx.probe && p->cx.probe->scores;
     ranks_put_number(r, message);
-    ranks_put_number(r, w->number);
-    ranks_put_number(r, (uint64_t)r->op.wide);
+    ranks_put_number(r, p->number);
+    ranks_put_number(r, (uint64_t)r->op.taps_all);
     ranks_put_number(r, (uint64_t)r->op.scores);
     return r;
 }
 
-int lead_target(struct workspace *w, const struct row *rows, size_t S)
+static int target(struct pass *p)
 {
-    if (!led(w->model))
-        return 0;
-    if (w->stop && w->stop(w->stop_context))
+    if (p->stop && p->stop(p->stop_context))
         return -1;
-    struct vb_ranks *r = begin(w, RANKS_TARGET);
+    struct vb_ranks *r = begin(p, RANKS_TARGET);
     r->passes++;
-    w->asks = w->stop && S > ASKED_ROWS;
-    ranks_put_number(r, (uint64_t)w->asks);
-    put_rows(r, w, rows, S, w->model->config.dims.layers);
+    p->asks = p->stop && p->S > ASKED_ROWS;
+    ranks_put_number(r, (uint64_t)p->asks);
+    put_rows(r, p, p->model->config.dims.layers);
     ranks_send(r);
-    return 0;
+    return runner_cpu.target(p);
 }
 
-void lead_mtp(const struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows,
-              const float *h, size_t S)
+static void module(struct pass *p)
 {
-    struct vb_ranks *r = begin(w, RANKS_MTP);
-    if (!r)
-        return;
-    ranks_put_number(r, (uint64_t)(module - w->model->mtp));
-    ranks_put_number(r, (uint64_t)depth);
-    put_rows(r, w, rows, S, 1);
-    ranks_put(r, h, S * w->model->config.dims.d * sizeof *h);
+    struct vb_ranks *r = begin(p, RANKS_MTP);
+    ranks_put_number(r, (uint64_t)(p->module - p->model->mtp));
+    ranks_put_number(r, (uint64_t)p->depth);
+    put_rows(r, p, 1);
+    ranks_put(r, p->taken, p->S * p->model->config.dims.d * sizeof *p->taken);
     ranks_send(r);
+    runner_cpu.module(p);
 }
 
-void lead_head(const struct workspace *w, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16,
+void lead_head(const struct pass *p, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16,
                const float *hidden, size_t S)
 {
-    const struct vb_model *m = w->model;
+    const struct vb_model *m = p->model;
     size_t d = m->config.dims.d, number = 0;
-    struct vb_ranks *r = begin(w, RANKS_HEAD);
-    if (!r)
+    if (!led(m))
         return;
+    struct vb_ranks *r = begin(p, RANKS_HEAD);
     while (head != (number ? &m->mtp[number - 1].head : &m->lm_head))
         number++;
-    int is_here = hidden >= w->hidden && hidden < w->hidden + w->max_rows * d; /* then the other ranks have these rows,
-                                                                                  too */
+    int is_here = hidden >= p->w.hidden && hidden < p->w.hidden + p->w.max_rows * d; /* then the other ranks have these
+                                                                                        rows, too */
     ranks_put_number(r, number);
     ranks_put_number(r, vocab ? vocab->number : 0);
     ranks_put_number(r, (uint64_t)bf16);
     ranks_put_number(r, S);
-    ranks_put_number(r, is_here ? (uint64_t)(hidden - w->hidden) : UINT64_MAX);
+    ranks_put_number(r, is_here ? (uint64_t)(hidden - p->w.hidden) : UINT64_MAX);
     if (!is_here)
         ranks_put(r, hidden, S * d * sizeof *hidden);
     ranks_send(r);
 }
 
-/* ---- memory ---- */
-
-int lead_workspace(struct workspace *w, int exact, vb_error *err)
+static void head(struct pass *p, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
-    struct vb_ranks *r = led(w->model);
-    if (!r)
-        return VB_OK;
-    ranks_put_number(r, RANKS_WORK);
-    ranks_put_number(r, w->number = ++r->numbered);
-    const uint64_t sizes[] = {w->model->number, w->max_rows, w->max_logit_rows, w->context - VB_MAX_DRAFT - 1,
-                              (uint64_t)w->expands, (uint64_t)exact};
-    ranks_put(r, sizes, sizeof sizes);
-    ranks_send(r);
-    return ranks_agree(r, VB_OK, err);
+    lead_head(p, head, NULL, p->cx.bf16, hidden, S);
+    runner_cpu.head(p, head, logits, hidden, S);
 }
+
+static void best(struct pass *p, const struct weight_view *head, int32_t *best, const float *hidden, size_t S)
+{
+    runner_cpu.best(p, head, best, hidden, S);
+}
+
+static void listed(struct pass *p, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden,
+                   size_t S)
+{
+    lead_head(p, &p->model->mtp[module].head, vocab, p->cx.bf16, hidden, S);
+    runner_cpu.listed(p, vocab, module, logits, hidden, S);
+}
+
+/* ---- memory ---- */
 
 static void put_end(struct vb_ranks *r, enum ranks_message message, uint32_t number)
 {
@@ -157,33 +170,72 @@ static void put_end(struct vb_ranks *r, enum ranks_message message, uint32_t num
     ranks_send(r);
 }
 
-void lead_no_workspace(struct workspace *w)
+static void close_pass(struct pass *p) { put_end(p->model->ranks, RANKS_NO_WORK, p->number); }
+
+static const struct runner leader = {.target = target, .module = module, .head = head, .best = best, .listed = listed,
+                                     .close = close_pass};
+
+int lead_pass(struct pass *p, int exact, vb_error *err)
 {
-    if (w->number && led(w->model))
-        put_end(w->model->ranks, RANKS_NO_WORK, w->number);
-    w->number = 0;
+    struct vb_ranks *r = led(p->model);
+    if (!r)
+        return VB_OK;
+    p->runner = &leader;
+    ranks_put_number(r, RANKS_WORK);
+    ranks_put_number(r, p->number = ++r->numbered);
+    const uint64_t sizes[] = {p->model->number, p->w.max_rows, p->w.max_logit_rows, p->w.context - VB_MAX_DRAFT - 1,
+                              (uint64_t)p->w.expands, (uint64_t)exact};
+    ranks_put(r, sizes, sizeof sizes);
+    ranks_send(r);
+    return ranks_agree(r, VB_OK, err);
 }
+
+static void changed(const struct kvcache *c, size_t first, size_t count)
+{
+    const struct kvpool *p = c->pool;
+    struct vb_ranks *r = led_pool(p)->ranks;
+    if (!count)
+        return;
+    ranks_put_number(r, RANKS_ROWS);
+    ranks_put_number(r, led_pool(p)->number);
+    put_numbers(r, c->slots + first, count);
+    for (size_t layer = 0; layer < p->layers; layer++)
+        for (size_t i = first; i < first + count; i++)
+            ranks_put(r, kvcache_row(c, layer, c->slots[i]), p->row * 4);
+    for (size_t layer = 0; layer < p->layout.index_layers; layer++)
+        for (size_t i = first; i < first + count; i++)
+            ranks_put(r, kvcache_index_row(c, layer, c->slots[i]), p->layout.index_row);
+    ranks_send(r);
+}
+
+static void fetch(struct kvpool *p) { (void)p; }
+
+static void closed(struct kvpool *p)
+{
+    struct vb_ranks *r = led_pool(p)->ranks;
+    put_end(r, RANKS_NO_POOL, led_pool(p)->number);
+    vb_free(&r->allocator, p->twin);
+}
+
+static const struct pool_twin_type led_twin = {fetch, changed, closed};
 
 int lead_pool(struct kvpool *pool, struct vb_ranks *r, vb_error *err)
 {
     if (!r || r->op.rank)
         return VB_OK;
-    pool->ranks = r;
-    pool->number = ++r->numbered;
+    struct led_pool *led = vb_alloc(&r->allocator, 1, sizeof *led);
+    if (!led)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a cache of %zu tokens", pool->capacity);
+    *led = (struct led_pool){{&led_twin}, r, ++r->numbered};
+    pool->twin = &led->twin;
     ranks_put_number(r, RANKS_POOL);
-    ranks_put_number(r, pool->number);
+    ranks_put_number(r, led->number);
     const struct kv_layout *l = &pool->layout;
     const uint64_t sizes[] = {pool->layers, pool->capacity, (uint64_t)l->type, l->latent, l->rope, l->index_layers,
                               l->index_row};
     ranks_put(r, sizes, sizeof sizes);
     ranks_send(r);
     return ranks_agree(r, VB_OK, err);
-}
-
-void lead_no_pool(struct kvpool *pool)
-{
-    if (pool->ranks)
-        put_end(pool->ranks, RANKS_NO_POOL, pool->number);
 }
 
 int lead_vocab(vb_draft_vocab *v, vb_error *err)
@@ -204,21 +256,4 @@ void lead_no_vocab(vb_draft_vocab *v)
 {
     if (v->number)
         put_end(v->model->ranks, RANKS_NO_VOCAB, v->number);
-}
-
-void lead_rows(const struct kvcache *c, size_t first, size_t count)
-{
-    const struct kvpool *p = c->pool;
-    if (!p->ranks || !count)
-        return;
-    ranks_put_number(p->ranks, RANKS_ROWS);
-    ranks_put_number(p->ranks, p->number);
-    put_numbers(p->ranks, c->slots + first, count);
-    for (size_t layer = 0; layer < p->layers; layer++)
-        for (size_t i = first; i < first + count; i++)
-            ranks_put(p->ranks, kvcache_row(c, layer, c->slots[i]), p->row * 4);
-    for (size_t layer = 0; layer < p->layout.index_layers; layer++)
-        for (size_t i = first; i < first + count; i++)
-            ranks_put(p->ranks, kvcache_index_row(c, layer, c->slots[i]), p->layout.index_row);
-    ranks_send(p->ranks);
 }

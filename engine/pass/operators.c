@@ -1,162 +1,136 @@
-/* engine/pass/operators.c -- calls the operators of a pass one at a time. engine/pass/forward.c calls them with the
- * same weights. */
+/* engine/pass/operators.c -- computes one value of a pass alone.
+ *
+ * Most values are a step of a pass. Then their inputs are put where a pass would leave them, and half a layer runs, in
+ * which only this step is computed (pass.only). Values inside an operator have a function here, which calls that part
+ * of the operator. */
 #include "engine/pass/operators.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/pass/forward_internal.h"
+#include "engine/pass/attend.h"
+#include "engine/pass/feed_forward.h"
+#include "engine/pass/forward.h"
 #include "engine/pass/indexing.h"
-#include "ops/add.h"
+#include "engine/pass/layer.h"
+#include "engine/pass/runner.h"
+#include "engine/pass/step.h"
 #include "ops/cache_rows.h"
-#include "ops/embed.h"
-#include "ops/linear.h"
-#include "ops/rmsnorm.h"
 
 struct alone {
-    struct workspace *w;
+    struct pass *p;
     const struct operator_call *k;
-    const struct vb_model *m;
-    const struct layer *l;           /* NULL outside of the layers */
-    const struct mtp_module *module; /* NULL in the target */
     const struct dims *dims;
-    struct row *rows;                /* [S] */
-    struct kvcache cache;            /* one layer, S rows */
+    enum pass_value value;
+    struct row *rows;     /* [S] */
+    struct kvcache cache; /* one layer, S rows */
 };
 
-/* --- norms, linear layers, copies --- */
+/* ---- where a pass leaves values ---- */
 
-static void norm(const struct alone *o, const float *weight, size_t D, double eps)
+/* Copies rows of values between an array of the pass and contiguous memory. */
+static void copy_rows(const struct pass *p, enum pass_value v, float *contiguous, int to_array)
 {
-    op_rmsnorm(&o->w->cx, o->k->out, D, o->k->in[0], D, weight, o->k->S, D, (float)eps);
+    struct value_shape shape = value_shape(v, &p->model->config);
+    for (size_t s = 0; s < p->S; s++)
+        for (size_t a = 0; a < shape.outer; a++, contiguous += shape.inner) {
+            float *numbers = step_array(p, v) + s * shape.pitch + a * shape.outer_pitch;
+            memcpy(to_array ? numbers : contiguous, to_array ? contiguous : numbers, shape.inner * sizeof *numbers);
+        }
 }
 
-static void input_norm(struct alone *o) { norm(o, o->l->input_layernorm, o->dims->d, o->m->config.rms_norm_eps); }
-static void attention_norm(struct alone *o)
+static void give_inputs(struct alone *o)
 {
-    norm(o, o->l->post_attention_layernorm, o->dims->d, o->m->config.rms_norm_eps);
-}
-static void query_norm(struct alone *o) { norm(o, o->l->self_attn.q_a_layernorm, o->dims->q, o->m->config.latent_eps); }
-static void enorm(struct alone *o) { norm(o, o->module->enorm, o->dims->d, o->m->config.rms_norm_eps); }
-static void hnorm(struct alone *o) { norm(o, o->module->hnorm, o->dims->d, o->m->config.rms_norm_eps); }
-static void head_norm(struct alone *o) { norm(o, o->module->shared_head_norm, o->dims->d, o->m->config.rms_norm_eps); }
-static void final_norm(struct alone *o) { norm(o, o->m->norm, o->dims->d, o->m->config.rms_norm_eps); }
-
-static void linear(const struct alone *o, const struct weight_view *w)
-{
-    op_linear(&o->w->cx, o->k->out, o->k->in[0], w, o->k->S);
+    const struct config *c = &o->p->model->config;
+    memset(o->p->w.q, 0, o->k->S * o->dims->H * (o->dims->n + o->dims->r) * sizeof(float)); /* cache_rows reads both */
+    memset(o->p->w.kv_a, 0, o->k->S * o->dims->row * sizeof(float));
+    for (size_t i = 0; i < value_table[o->value].count; i++) {
+        enum pass_value from = value_input(o->value, i, c, o->k->layer);
+        if (from < VALUES && value_table[from].array == ARRAY_TAKEN)
+            o->p->taken = o->k->in[i];
+        else if (from < VALUES && value_table[from].array && o->k->in[i])
+            copy_rows(o->p, from, (float *)(uintptr_t)o->k->in[i], 1);
+    }
 }
 
-static void q_a(struct alone *o) { linear(o, &o->l->self_attn.q_a_proj); }
-static void q_b(struct alone *o) { linear(o, &o->l->self_attn.q_b_proj); }
-static void q_alone(struct alone *o) { linear(o, &o->l->self_attn.q_proj); }
-static void kv_a(struct alone *o) { linear(o, &o->l->self_attn.kv_a_proj_with_mqa); }
-static void o_proj(struct alone *o) { linear(o, &o->l->self_attn.o_proj); }
-static void eh_proj(struct alone *o) { linear(o, &o->module->eh_proj); }
+/* ---- steps ---- */
+
+static void run(struct alone *o)
+{
+    struct pass *p = o->p;
+    const struct value_row *v = &value_table[o->value];
+    p->only = o->value;
+    if (v->place == OF_PASS) {
+        o->value == EMBEDDING ? runner_embedding(p) : runner_norm(p);
+    } else if (v->place == OF_MODULE) {
+        module_input(p);
+        module_projection(p);
+        module_output(p);
+    } else {
+        layer_attention(p);
+        layer_feed_forward(p);
+    }
+    p->only = NO_VALUE;
+}
+
+static void step(struct alone *o)
+{
+    const struct value_row *v = &value_table[o->value];
+    if (v->is_copy && v->count == 1) { /* nothing computes it */
+        memcpy(o->k->out, o->k->in[0], o->k->S * v->width(&o->p->model->config) * sizeof *o->k->out);
+        return;
+    }
+    give_inputs(o);
+    if (v->array == ARRAY_GIVEN)
+        o->p->given = o->k->out;
+    run(o);
+    if (v->array != ARRAY_GIVEN)
+        copy_rows(o->p, o->value, o->k->out, 0);
+}
 
 static void head(struct alone *o)
 {
-    forward_head(o->w, o->module ? &o->module->head : &o->m->lm_head, o->k->out, o->k->in[0], o->k->S);
+    const struct mtp_module *module = o->p->module;
+    forward_head(o->p, module ? &module->head : &o->p->model->lm_head, o->k->out, o->k->in[0], o->k->S);
 }
 
-static void copy(struct alone *o) { memcpy(o->k->out, o->k->in[0], o->k->S * o->dims->d * sizeof *o->k->out); }
-
-static void embedding(struct alone *o)
-{
-    if (o->module)
-        forward_module_embedding(o->w, o->module, o->rows, o->k->S);
-    else
-        op_embed(&o->w->cx, o->w->x, o->dims->d, &o->m->embed_tokens, o->w->ids, o->k->S);
-    memcpy(o->k->out, o->w->x, o->k->S * o->dims->d * sizeof *o->k->out);
-}
-
-static void concat(struct alone *o)
-{
-    size_t d = o->dims->d, bytes = d * sizeof(float), hidden_first = o->m->config.conventions.value[CONCAT];
-    for (size_t s = 0; s < o->k->S; s++) {
-        memcpy(o->k->out + 2 * s * d, o->k->in[hidden_first] + s * d, bytes);
-        memcpy(o->k->out + 2 * s * d + d, o->k->in[!hidden_first] + s * d, bytes);
-    }
-}
-
-static void residual(struct alone *o)
-{
-    size_t n = o->k->S * o->dims->d;
-    memcpy(o->k->out, o->k->in[0], n * sizeof *o->k->out);
-    op_add(&o->w->cx, o->k->out, o->k->in[1], n);
-}
-
-/* --- attention --- */
-
-/* Rotates and normalises queries q and latents kv_a, as a pass does; NULL counts as zeros. Leaves them in w->q and in
- * the cache. */
-static void rotate(struct alone *o, const float *q, const float *kv_a)
-{
-    size_t queries = o->k->S * o->dims->H * (o->dims->n + o->dims->r), latents = o->k->S * o->dims->row;
-    for (size_t i = 0; i < queries; i++)
-        o->w->q[i] = q ? q[i] : 0.0f;
-    for (size_t i = 0; i < latents; i++)
-        o->w->kv_a[i] = kv_a ? kv_a[i] : 0.0f;
-    forward_cache_rows(o->w, &o->l->self_attn, 0, o->rows, o->k->S);
-}
-
-static void rope_of_queries(struct alone *o)
-{
-    size_t n = o->dims->n, r = o->dims->r;
-    rotate(o, o->k->in[0], NULL);
-    for (size_t i = 0; i < o->k->S * o->dims->H; i++)
-        memcpy(o->k->out + i * r, o->w->q + i * (n + r) + n, r * sizeof *o->k->out);
-}
-
-/* Copies numbers [from, from + count) of each cache row to the result. */
-static void cached(struct alone *o, size_t from, size_t count)
-{
-    rotate(o, NULL, o->k->in[0]);
-    for (size_t s = 0; s < o->k->S; s++) {
-        kv_row_read(&o->cache.pool->layout, o->w->kv_a, kvcache_row(&o->cache, 0, o->rows[s].slot));
-        memcpy(o->k->out + s * count, o->w->kv_a + from, count * sizeof *o->k->out);
-    }
-}
-
-static void latents(struct alone *o) { cached(o, 0, o->dims->c); }
-static void rope_of_keys(struct alone *o) { cached(o, o->dims->c, o->dims->r); }
+/* ---- attention ---- */
 
 /* The tokens to which row s attends. */
 static struct timeline tokens_of(const struct alone *o, size_t s)
 {
     size_t topk = o->dims->index_topk, n = 0;
-    int32_t *kept = o->w->kept + s * o->w->kept_most;
+    int32_t *kept = o->p->w.kept + s * o->p->w.kept_most;
     for (size_t i = 0; o->k->in[4] && s >= topk && i < o->k->width[4] && n < topk; i++)
         if (o->k->in[4][s * o->k->width[4] + i] >= 0)
             kept[n++] = o->cache.slots[(size_t)o->k->in[4][s * o->k->width[4] + i]];
-    return n ? (struct timeline){kvcache_layer(&o->cache, 0), kept, n}
-             : (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
+    const void *rows = kvcache_layer(&o->cache, 0);
+    return n ? (struct timeline){rows, kept, n} : (struct timeline){rows, o->cache.slots, s + 1};
 }
 
-/* Computes w->heads from the queries and the rows of the cache. */
-static void attend(struct alone *o)
+/* Computes the output of each head from the queries, and from latents and keys, which go to the cache first. */
+static void attend_alone(struct alone *o)
 {
-    size_t S = o->k->S, H = o->dims->H, n = o->dims->n, r = o->dims->r, c = o->dims->c;
-    struct attention a = forward_attention(o->w, &o->l->self_attn);
-    memcpy(o->w->q, o->k->in[0], S * H * (n + r) * sizeof *o->w->q);
+    struct pass *p = o->p;
+    size_t S = o->k->S, c = o->dims->c, r = o->dims->r, queries = o->dims->H * (o->dims->n + r);
+    copy_rows(p, value_input(ATTENTION_HEADS, 0, &p->model->config, o->k->layer), (float *)(uintptr_t)o->k->in[0], 1);
     for (size_t s = 0; s < S; s++)
-        op_scale_query(o->w->q + s * H * (n + r), H * (n + r), forward_query_scale(o->w, &o->rows[s]));
-    for (size_t i = 0; i < S * H; i++)
-        memcpy(o->w->q + i * (n + r) + n, o->k->in[1] + i * r, r * sizeof *o->w->q);
+        op_scale_query(p->w.q + s * queries, queries, query_scale(p, &o->rows[s]));
+    copy_rows(p, Q_ROPE, (float *)(uintptr_t)o->k->in[1], 1);
     for (size_t s = 0; s < S; s++) {
-        memcpy(o->w->kv_a, o->k->in[2] + s * c, c * sizeof *o->w->kv_a);
-        memcpy(o->w->kv_a + c, o->k->in[3] + s * r, r * sizeof *o->w->kv_a);
-        kv_row_write(o->w->cx.k, &o->cache.pool->layout, kvcache_row(&o->cache, 0, o->rows[s].slot), o->w->kv_a);
-        o->w->seen[s] = tokens_of(o, s);
+        memcpy(p->w.kv_a, o->k->in[2] + s * c, c * sizeof *p->w.kv_a);
+        memcpy(p->w.kv_a + c, o->k->in[3] + s * r, r * sizeof *p->w.kv_a);
+        kv_row_write(p->cx.k, &o->cache.pool->layout, kvcache_row(&o->cache, 0, o->rows[s].slot), p->w.kv_a);
+        p->w.seen[s] = tokens_of(o, s);
     }
-    forward_attend(o->w, &a, o->rows, S);
+    attend(p);
 }
 
-static void attention(struct alone *o)
+static void heads(struct alone *o)
 {
-    attend(o);
-    memcpy(o->k->out, o->w->heads, o->k->S * o->dims->H * o->dims->v * sizeof *o->k->out);
+    attend_alone(o);
+    copy_rows(o->p, ATTENTION_HEADS, o->k->out, 0);
 }
 
 struct score_probe {
@@ -183,60 +157,33 @@ static void see_scores(struct op_probe *probe, const char *name, size_t first, s
     }
 }
 
+static void forget_scores(struct alone *o)
+{
+    for (size_t i = 0; i < o->k->S * o->k->S; i++)
+        o->k->out[i] = -INFINITY;
+}
+
 /* The scores of one head [S, S]; a row has -infinity for rows to which it does not attend. */
 static void attention_scores(struct alone *o)
 {
-    struct score_probe p = {.probe = {see_scores, 1}, .k = o->k};
-    snprintf(p.name, sizeof p.name, "scores.%d", o->k->expert);
-    for (size_t i = 0; i < o->k->S * o->k->S; i++)
-        o->k->out[i] = -INFINITY;
-    o->w->cx.probe = &p.probe;
-    attend(o);
-    o->w->cx.probe = NULL;
+    struct score_probe probe = {.probe = {see_scores, 1}, .k = o->k};
+    snprintf(probe.name, sizeof probe.name, "scores.%d", o->k->expert);
+    forget_scores(o);
+    o->p->cx.probe = &probe.probe;
+    attend_alone(o);
+    o->p->cx.probe = NULL;
 }
 
-/* --- the indexer --- */
+/* ---- the indexer ---- */
 
-static void index_wk(struct alone *o) { linear(o, &o->l->self_attn.indexer.wk); }
-static void index_wq_b(struct alone *o) { linear(o, &o->l->self_attn.indexer.wq_b); }
-static void index_weights_proj(struct alone *o)
-{
-    index_head_weights(o->w, &o->l->self_attn, o->k->out, o->k->in[0], o->k->S);
-}
-
-static void index_norm(struct alone *o)
-{
-    const struct mla *a = &o->l->self_attn;
-    size_t D = o->dims->index_dim;
-    memcpy(o->k->out, o->k->in[0], o->k->S * D * sizeof *o->k->out);
-    for (size_t s = 0; s < o->k->S; s++)
-        op_index_norm(o->w->cx.k, o->k->out + s * D, a->indexer.k_norm, a->indexer.k_norm_bias, D);
-}
-
-static void index_rope(struct alone *o, size_t vectors)
-{
-    size_t D = o->dims->index_dim, width = vectors * D;
-    memcpy(o->k->out, o->k->in[0], o->k->S * width * sizeof *o->k->out);
-    for (size_t s = 0; s < o->k->S; s++)
-        op_rope(o->k->out + s * width, vectors, D, o->w->cos_sin + s * o->w->rope.dim, &o->w->index_rope);
-}
-
-static void index_rope_k(struct alone *o) { index_rope(o, 1); }
-static void index_rope_q(struct alone *o) { index_rope(o, o->dims->index_heads); }
-
-/* Copies the queries of input i to w->index_q, and rounds them to FP8 as rule 9 says. w [S, H] has the output of
- * weights_proj, and receives the weight of each head, which includes the scale of its query. */
-static void index_codes(struct alone *o, int i, float *w)
-{
-    struct indexer ix = index_of(o->w);
-    memcpy(o->w->index_q, o->k->in[i], o->k->S * ix.heads * ix.dim * sizeof *o->w->index_q);
-    op_index_queries(&o->w->cx, o->w->index_q, w, &ix, o->k->S);
-}
-
+/* Queries become codes, and the weight of each head then includes the scale of its query. */
 static void index_weights(struct alone *o)
 {
-    memcpy(o->k->out, o->k->in[0], o->k->S * o->dims->index_heads * sizeof *o->k->out);
-    index_codes(o, 1, o->k->out);
+    struct indexer ix = index_of(o->p);
+    size_t n = o->k->S * ix.heads;
+    memcpy(o->k->out, o->k->in[0], n * sizeof *o->k->out);
+    memcpy(o->p->w.index_q, o->k->in[1], n * ix.dim * sizeof *o->p->w.index_q);
+    op_index_queries(&o->p->cx, o->p->w.index_q, o->k->out, &ix, o->k->S);
 }
 
 struct index_probe {
@@ -256,106 +203,101 @@ static void see_index_scores(struct op_probe *probe, const char *name, size_t fi
 /* [S, S]; a row has -infinity for later rows. */
 static void index_scores(struct alone *o)
 {
-    struct indexer ix = index_of(o->w);
-    struct index_probe p = {.probe = {see_index_scores, 1}, .k = o->k};
-    index_codes(o, 0, o->w->index_w);
-    memcpy(o->w->index_w, o->k->in[1], o->k->S * ix.heads * sizeof *o->w->index_w);
-    for (size_t i = 0; i < o->k->S * o->k->S; i++)
-        o->k->out[i] = -INFINITY;
-    for (size_t s = 0; s < o->k->S; s++) {
-        memcpy(o->w->index_k, o->k->in[2] + s * ix.dim, ix.dim * sizeof *o->w->index_k);
-        op_index_key(&ix, kvcache_index_row(&o->cache, 0, o->rows[s].slot), o->w->index_k);
-        o->w->index_seen[s] = (struct timeline){kvcache_index_layer(&o->cache, 0), o->cache.slots, s + 1};
+    struct workspace *w = &o->p->w;
+    struct indexer ix = index_of(o->p);
+    struct index_probe probe = {.probe = {see_index_scores, 1}, .k = o->k};
+    size_t S = o->k->S;
+    memcpy(w->index_q, o->k->in[0], S * ix.heads * ix.dim * sizeof *w->index_q);
+    op_index_queries(&o->p->cx, w->index_q, w->index_w, &ix, S); /* the codes; these weights are not used */
+    memcpy(w->index_w, o->k->in[1], S * ix.heads * sizeof *w->index_w);
+    forget_scores(o);
+    for (size_t s = 0; s < S; s++) {
+        memcpy(w->index_k, o->k->in[2] + s * ix.dim, ix.dim * sizeof *w->index_k);
+        op_index_key(&ix, kvcache_index_row(&o->cache, 0, o->rows[s].slot), w->index_k);
+        w->index_seen[s] = (struct timeline){kvcache_index_layer(&o->cache, 0), o->cache.slots, s + 1};
     }
-    o->w->cx.probe = &p.probe;
-    op_index_choose(&o->w->cx, o->w->kept, o->w->index_q, o->w->index_w, o->w->index_seen, &ix, o->k->S, o->w->context);
-    o->w->cx.probe = NULL;
+    o->p->cx.probe = &probe.probe;
+    op_index_choose(&o->p->cx, w->kept, w->index_q, w->index_w, w->index_seen, &ix, S, w->context);
+    o->p->cx.probe = NULL;
 }
 
 static void index_kept(struct alone *o)
 {
-    struct indexer ix = index_of(o->w);
-    struct op_ctx *cx = &o->w->cx;
+    struct indexer ix = index_of(o->p);
+    struct op_ctx *cx = &o->p->cx;
     size_t most = o->dims->index_topk, mark = op_mark(cx);
     uint32_t *ranks = (uint32_t *)(void *)op_take(cx, o->k->S);
     for (size_t s = 0; s < o->k->S; s++) {
         if (s >= ix.kept)
-            op_index_keep(cx->k, o->w->kept, ranks, o->k->in[0] + s * o->k->width[0], s + 1, &ix);
+            op_index_keep(cx->k, o->p->w.kept, ranks, o->k->in[0] + s * o->k->width[0], s + 1, &ix);
         for (size_t i = 0; i < most; i++)
-            o->k->out[s * most + i] = i > s || i >= ix.kept ? -1.0f : s < ix.kept ? (float)i : (float)o->w->kept[i];
+            o->k->out[s * most + i] = i > s || i >= ix.kept ? -1.0f : s < ix.kept ? (float)i : (float)o->p->w.kept[i];
     }
     op_give(cx, mark);
 }
 
-/* --- the feed-forward part --- */
+/* ---- experts ---- */
 
-static void feed_forward(struct alone *o, const struct mlp *m)
+static void one_mlp(struct alone *o, const struct mlp *m)
 {
-    struct mlp_weights w = forward_mlp_weights(m);
-    op_mlp(&o->w->cx, o->k->out, o->k->in[0], &w, o->k->S);
+    struct mlp_weights w = mlp_weights_of(m);
+    op_mlp(&o->p->cx, o->k->out, o->k->in[0], &w, o->k->S);
 }
 
-static void expert(struct alone *o) { feed_forward(o, &o->l->moe.experts[o->k->expert]); }
-static void shared_expert(struct alone *o) { feed_forward(o, &o->l->moe.shared_experts); }
+static void expert(struct alone *o) { one_mlp(o, &o->p->l->moe.experts[o->k->expert]); }
+static void shared_expert(struct alone *o) { one_mlp(o, &o->p->l->moe.shared_experts); }
 
 /* The chosen experts, one row at a time. */
 static void chosen_experts(struct alone *o)
 {
     size_t d = o->dims->d, chosen = o->dims->chosen;
     for (size_t i = 0; i < o->k->S * chosen; i++) {
-        struct mlp_weights w = forward_mlp_weights(&o->l->moe.experts[(size_t)o->k->in[1][i]]);
-        op_mlp(&o->w->cx, o->k->out + i * d, o->k->in[0] + i / chosen * d, &w, 1);
+        struct mlp_weights w = mlp_weights_of(&o->p->l->moe.experts[(size_t)o->k->in[1][i]]);
+        op_mlp(&o->p->cx, o->k->out + i * d, o->k->in[0] + i / chosen * d, &w, 1);
     }
 }
 
 static void mlp(struct alone *o)
 {
-    if (o->l->is_moe)
-        op_moe_sum(&o->w->cx, o->k->out, o->k->in[0], o->k->in[1], o->k->in[2], o->dims->chosen, o->k->S, o->dims->d);
+    if (o->p->l->is_moe)
+        op_moe_sum(&o->p->cx, o->k->out, o->k->in[0], o->k->in[1], o->k->in[2], o->dims->chosen, o->k->S, o->dims->d);
     else
-        feed_forward(o, &o->l->mlp);
+        step(o);
 }
 
-/* --- the router --- */
+/* ---- the router ---- */
 
-static struct router router_of(const struct alone *o) { return forward_router(&o->m->config, &o->l->moe); }
-
-static void gate(struct alone *o)
-{
-    struct router r = router_of(o);
-    forward_gate(o->w, &r, &o->l->moe, o->k->in[0], o->w->delta, o->k->S);
-    memcpy(o->k->out, o->w->scores, o->k->S * r.experts * sizeof *o->k->out);
-}
+static struct router the_router(const struct alone *o) { return model_router(&o->p->model->config, &o->p->l->moe); }
 
 static void scores(struct alone *o)
 {
-    struct router r = router_of(o);
-    size_t mark = op_mark(&o->w->cx);
-    float *scratch = op_take(&o->w->cx, r.experts); /* it needs fewer */
+    struct router r = the_router(o);
+    size_t mark = op_mark(&o->p->cx);
+    float *scratch = op_take(&o->p->cx, r.experts); /* it needs fewer */
     for (size_t s = 0; s < o->k->S; s++)
-        op_router_scores(&o->w->cx, o->k->out + s * r.experts, o->k->in[0] + s * r.experts, &r, scratch);
-    op_give(&o->w->cx, mark);
+        op_router_scores(&o->p->cx, o->k->out + s * r.experts, o->k->in[0] + s * r.experts, &r, scratch);
+    op_give(&o->p->cx, mark);
 }
 
 static void choice(struct alone *o)
 {
-    struct router r = router_of(o);
+    struct router r = the_router(o);
     for (size_t s = 0; s < o->k->S; s++)
         op_router_choice(o->k->out + s * r.experts, o->k->in[0] + s * r.experts, &r);
 }
 
 static void group_scores(struct alone *o)
 {
-    struct router r = router_of(o);
+    struct router r = the_router(o);
     for (size_t s = 0; s < o->k->S; s++)
         op_router_group_scores(o->k->out + s * r.groups, o->k->in[0] + s * r.experts, &r);
 }
 
 static void groups(struct alone *o)
 {
-    struct router r = router_of(o);
-    size_t mark = op_mark(&o->w->cx);
-    int32_t *kept = (int32_t *)(void *)op_take(&o->w->cx, r.groups);
+    struct router r = the_router(o);
+    size_t mark = op_mark(&o->p->cx);
+    int32_t *kept = (int32_t *)(void *)op_take(&o->p->cx, r.groups);
     float *out = o->k->out;
     for (size_t s = 0; s < o->k->S; s++) {
         op_router_groups(kept, o->k->in[0] + s * r.groups, &r);
@@ -363,97 +305,57 @@ static void groups(struct alone *o)
             if (kept[g])
                 *out++ = (float)g;
     }
-    op_give(&o->w->cx, mark);
+    op_give(&o->p->cx, mark);
 }
 
 static void experts(struct alone *o)
 {
-    struct router r = router_of(o);
-    size_t mark = op_mark(&o->w->cx);
-    int32_t *kept = (int32_t *)(void *)op_take(&o->w->cx, r.groups),
-            *state = (int32_t *)(void *)op_take(&o->w->cx, r.experts);
+    struct router r = the_router(o);
+    struct op_ctx *cx = &o->p->cx;
+    int32_t *chosen = o->p->w.experts;
+    size_t mark = op_mark(cx);
+    int32_t *kept = (int32_t *)(void *)op_take(cx, r.groups), *state = (int32_t *)(void *)op_take(cx, r.experts);
     for (size_t s = 0; s < o->k->S; s++) {
         memset(kept, 0, r.groups * sizeof *kept);
         for (size_t i = 0; o->k->in[1] && i < r.chosen_groups; i++)
             kept[(size_t)o->k->in[1][s * r.chosen_groups + i]] = 1;
-        op_router_experts(o->w->experts, o->k->in[0] + s * r.experts, o->k->in[1] ? kept : NULL, &r, state);
+        op_router_experts(chosen, o->k->in[0] + s * r.experts, o->k->in[1] ? kept : NULL, &r, state);
         for (size_t i = 0; i < r.chosen; i++)
-            o->k->out[s * r.chosen + i] = (float)o->w->experts[i];
+            o->k->out[s * r.chosen + i] = (float)chosen[i];
     }
-    op_give(&o->w->cx, mark);
+    op_give(cx, mark);
 }
 
 static void weights(struct alone *o)
 {
-    struct router r = router_of(o);
+    struct router r = the_router(o);
+    int32_t *chosen = o->p->w.experts;
     for (size_t s = 0; s < o->k->S; s++) {
         for (size_t i = 0; i < r.chosen; i++)
-            o->w->experts[i] = (int32_t)o->k->in[1][s * r.chosen + i];
-        op_router_weights(o->k->out + s * r.chosen, o->w->experts, o->k->in[0] + s * r.experts, &r);
+            chosen[i] = (int32_t)o->k->in[1][s * r.chosen + i];
+        op_router_weights(o->k->out + s * r.chosen, chosen, o->k->in[0] + s * r.experts, &r);
     }
 }
 
-/* --- calls --- */
+/* ---- calls ---- */
 
-static const struct {
-    const char *result;
-    void (*compute)(struct alone *o);
-} table[] = {
-    {"model.embed_tokens.output", embedding},
-    {"embed_tokens.output", embedding},
-    {"enorm.output", enorm},
-    {"hnorm.input", copy},
-    {"hnorm.output", hnorm},
-    {"eh_proj.input", concat},
-    {"eh_proj.output", eh_proj},
-    {"input_layernorm.input", copy},
-    {"input_layernorm.output", input_norm},
-    {"self_attn.q_a_proj.output", q_a},
-    {"self_attn.q_a_layernorm.output", query_norm},
-    {"self_attn.q_b_proj.output", q_b},
-    {"self_attn.q_proj.output", q_alone},
-    {"self_attn.kv_a_proj_with_mqa.output", kv_a},
-    {"self_attn.kv_a_layernorm.output", latents},
-    {"self_attn.q_rope", rope_of_queries},
-    {"self_attn.k_rope", rope_of_keys},
-    {"self_attn.indexer.wk.output", index_wk},
-    {"self_attn.indexer.k_norm.output", index_norm},
-    {"self_attn.indexer.k", index_rope_k},
-    {"self_attn.indexer.wq_b.output", index_wq_b},
-    {"self_attn.indexer.weights_proj.output", index_weights_proj},
-    {"self_attn.indexer.q", index_rope_q},
-    {"self_attn.indexer.weights", index_weights},
-    {"self_attn.indexer.scores", index_scores},
-    {"self_attn.indexer.kept", index_kept},
-    {"self_attn.scores.H", attention_scores},
-    {"self_attn.o_proj.input", attention},
-    {"self_attn.o_proj.output", o_proj},
-    {"post_attention_layernorm.input", residual},
-    {"post_attention_layernorm.output", attention_norm},
-    {"mlp.gate.output", gate},
-    {"mlp.gate.scores", scores},
-    {"mlp.gate.choice", choice},
-    {"mlp.gate.group_scores", group_scores},
-    {"mlp.gate.groups", groups},
-    {"mlp.gate.experts", experts},
-    {"mlp.gate.weights", weights},
-    {"mlp.experts.E.output", expert},
-    {"mlp.experts", chosen_experts},
-    {"mlp.shared_experts.output", shared_expert},
-    {"mlp.output", mlp},
-    {"output", residual},
-    {"shared_head.norm.input", copy},
-    {"shared_head.norm.output", head_norm},
-    {"shared_head.head.output", head},
-    {"model.norm.input", copy},
-    {"model.norm.output", final_norm},
-    {"lm_head.output", head},
+/* Values that are no step: parts of operators, and what needs more than its inputs. */
+static void (*const parts[VALUES])(struct alone *o) = {
+    [INDEX_WEIGHTS] = index_weights, [INDEX_SCORES] = index_scores, [INDEX_KEPT] = index_kept,
+    [ATTENTION_SCORES] = attention_scores, [ATTENTION_HEADS] = heads,
+    [ROUTER_SCORES] = scores, [ROUTER_CHOICE] = choice, [ROUTER_GROUP_SCORES] = group_scores, [ROUTER_GROUPS] = groups,
+    [ROUTER_EXPERTS] = experts, [ROUTER_WEIGHTS] = weights,
+    [EXPERT_OUTPUT] = expert, [EXPERT_OUTPUTS] = chosen_experts, [SHARED_EXPERTS] = shared_expert, [MLP_OUTPUT] = mlp,
+    [MODULE_LOGITS] = head, [LOGITS] = head,
 };
+
+static int is_alone(enum pass_value v) { return v != INDEX_MARGIN && v != ATTENTION_PROBABILITIES; }
 
 static int open_rows(struct alone *o, vb_error *err)
 {
-    const vb_allocator *a = o->m->allocator;
-    int code = kvcache_open(&o->cache, 1, o->k->S, model_cache_layout(&o->m->config), a, err);
+    const struct vb_model *m = o->p->model;
+    const vb_allocator *a = m->allocator;
+    int code = kvcache_open(&o->cache, 1, o->k->S, model_cache_layout(&m->config), a, err);
     o->rows = code ? NULL : vb_alloc(a, o->k->S, sizeof *o->rows);
     if (!code && !o->rows)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for %zu rows", o->k->S);
@@ -463,30 +365,41 @@ static int open_rows(struct alone *o, vb_error *err)
     return code;
 }
 
-int operator_compute(struct workspace *w, const struct operator_call *k, vb_error *err)
+static void begin_pass(struct alone *o)
 {
-    const struct vb_model *m = w->model;
-    struct alone o = {.w = w, .k = k, .m = m, .dims = &m->config.dims};
-    int L = m->config.num_hidden_layers, code;
-    size_t i = 0, count = sizeof table / sizeof *table;
-    while (i < count && strcmp(table[i].result, k->result))
-        i++;
-    if (i == count || (k->layer >= L && !m->num_mtp))
+    const struct vb_model *m = o->p->model;
+    struct pass *p = o->p;
+    int L = m->config.num_hidden_layers, layer = o->k->layer;
+    p->rows = o->rows;
+    p->S = o->k->S;
+    p->module = layer >= L ? &m->mtp[(layer - L) % m->num_mtp] : NULL;
+    p->depth = layer >= L ? layer - L : -1;
+    p->l = p->module ? &p->module->layer : layer >= 0 ? &m->layers[layer] : NULL;
+    p->layer = layer;
+    p->cache_layer = 0;
+    p->side = runner_side(p);
+    for (size_t s = 0; s < p->S && value_table[o->value].inputs[0].from[0] == ROW_TOKENS; s++)
+        o->rows[s].token = (int32_t)o->k->in[0][s];
+    runner_rows(p);
+}
+
+int operator_compute(struct pass *p, const struct operator_call *k, vb_error *err)
+{
+    const struct vb_model *m = p->model;
+    struct alone o = {.p = p, .k = k, .dims = &m->config.dims, .value = value_named(k->result)};
+    int L = m->config.num_hidden_layers,
+        sees_all = !m->config.index_topk || (k->layer >= L && m->config.conventions.value[MTP_INDEXER]);
+    if (o.value == NO_VALUE || !is_alone(o.value) || (k->layer >= L && !m->num_mtp))
         return vb_fail(err, VB_UNSUPPORTED, "the engine does not compute %s alone; the reference does", k->result);
-    int sees_all = !m->config.index_topk || (k->layer >= L && m->config.conventions.value[MTP_INDEXER]);
-    if ((table[i].compute == attention_scores || table[i].compute == attention) && !k->in[4] &&
-        k->S > m->config.dims.index_topk && !sees_all)
+    if ((o.value == ATTENTION_SCORES || o.value == ATTENTION_HEADS) && !k->in[4] && k->S > m->config.dims.index_topk &&
+        !sees_all)
         return vb_fail(err, VB_UNSUPPORTED,
-                       "%s of more than index_topk %d tokens wants the positions that an indexer keeps", k->result,
+                       "%s of more than index_topk %d tokens needs the positions that an indexer keeps", k->result,
                        m->config.index_topk);
-    o.module = k->layer >= L ? &m->mtp[(k->layer - L) % m->num_mtp] : NULL;
-    o.l = o.module ? &o.module->layer : k->layer >= 0 ? &m->layers[k->layer] : NULL;
-    code = open_rows(&o, err);
-    for (size_t s = 0; s < k->S && !code && table[i].compute == embedding; s++)
-        o.rows[s].token = (int32_t)k->in[0][s];
+    int code = open_rows(&o, err);
     if (!code) {
-        forward_rows(w, o.rows, k->S);
-        table[i].compute(&o);
+        begin_pass(&o);
+        (parts[o.value] ? parts[o.value] : step)(&o);
     }
     kvcache_close(&o.cache, m->allocator);
     vb_free(m->allocator, o.rows);

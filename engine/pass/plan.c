@@ -96,12 +96,12 @@ static void add_cache(struct planning *p)
 static void add_layer(struct planning *p, const struct layer *l)
 {
     const struct config *c = &p->m->config;
-    size_t values = c->dims.H * c->dims.v;
+    size_t numbers = c->dims.H * c->dims.v;
     p->mla = &l->self_attn;
     reads_of_layer(c, l, add_read, p);
     add_cache(p);
     begin_gather(p);
-    add_to_gather(p, p->rows, travelling(c, &l->self_attn.o_proj, values), own_heads(p), c->dims.H);
+    add_to_gather(p, p->rows, travelling(c, &l->self_attn.o_proj, numbers), own_heads(p), c->dims.H);
     gather_floats(p, p->rows, c->dims.d);
     begin_gather(p);
     if (l->is_moe)

@@ -191,7 +191,7 @@ static int read_row(struct session_reader *r, float *packed, size_t width)
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
 {
     assert(width <= cache->pool->row);
-    offload_fetch_pool(cache->pool);
+    kvpool_fetch(cache->pool);
     for (size_t i = 0; i < rows; i++) {
         const void *row = kvcache_row(cache, layer, cache->slots[i]);
         if (cache->pool->layout.type == KV_F32)
@@ -203,7 +203,7 @@ void session_write_rows(struct session_writer *w, const struct kvcache *cache, s
 
 void session_write_index_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows)
 {
-    offload_fetch_pool(cache->pool);
+    kvpool_fetch(cache->pool);
     for (size_t i = 0; i < rows; i++)
         session_write(w, kvcache_index_row(cache, layer, cache->slots[i]), cache->pool->layout.index_row);
 }
@@ -217,7 +217,7 @@ static int read_words(struct session_reader *r, const struct kvcache *cache, cha
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
 {
     assert(width <= cache->pool->row);
-    offload_fetch_pool(cache->pool);
+    kvpool_fetch(cache->pool);
     for (size_t i = 0; i < rows; i++) {
         void *row = kvcache_row(cache, layer, cache->slots[i]);
         if (cache->pool->layout.type == KV_F32 ? read_row(r, row, width) : read_words(r, cache, row, width))
@@ -228,7 +228,7 @@ int session_read_rows(struct session_reader *r, const struct kvcache *cache, siz
 
 int session_read_index_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows)
 {
-    offload_fetch_pool(cache->pool);
+    kvpool_fetch(cache->pool);
     for (size_t i = 0; i < rows; i++)
         if (session_read(r, kvcache_index_row(cache, layer, cache->slots[i]), cache->pool->layout.index_row))
             return -1;

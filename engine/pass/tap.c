@@ -3,14 +3,32 @@
 
 #include <stdio.h>
 
+/* The prefix "model.layers.<layer>." is put before `name`, unless the layer is -1. */
+static void tell(struct tapper *t, const char *name, int layer, size_t first, vb_tap *tap)
+{
+    char full[96];
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
+    tap->name = full;
+    tap->layer = layer;
+    tap->depth = t->depth;
+    tap->pass = t->pass;
+    tap->row = t->told + first;
+    t->callback(t->context, tap);
+}
+
 /* Called by operators, with one row or several rows. */
 static void see(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
                 size_t width)
 {
     struct tapper *t = (struct tapper *)(void *)probe;
-    char full[64];
-    snprintf(full, sizeof full, "%s%s", t->operator, name);
-    tapper_tell(t, full, first, count, data, integers, width, width);
+    char under[64];
+    snprintf(under, sizeof under, "%s%s", t->operator, name);
+    tell(t, under, t->layer, first,
+         &(vb_tap){.rows = count, .outer = 1, .inner = width, .stride = width, .outer_stride = width,
+                   .integers = integers, .data = data});
 }
 
 struct tapper *tapper_open(vb_tap_callback callback, void *context, int scores, size_t max_rows, const vb_allocator *a)
@@ -34,42 +52,33 @@ void tapper_close(struct tapper *t, const vb_allocator *a)
     vb_free(a, t);
 }
 
-void tapper_pass(struct tapper *t, const struct row *rows, size_t S, int depth)
+void tapper_pass(struct tapper *t, const struct pass *p)
 {
-    t->rows = rows;
-    t->count = S;
-    t->depth = depth;
-    t->layer = -1;
+    t->depth = p->depth;
+    t->module = p->layer;
     t->pass++;
-    for (size_t s = 0; s < S; s++)
-        t->told[s] = row_told(&rows[s]);
+    for (size_t s = 0; s < p->S; s++)
+        t->told[s] = row_told(&p->rows[s]);
 }
 
-static void tell(struct tapper *t, const char *name, size_t first, vb_tap *tap)
+void tapper_value(struct tapper *t, const struct pass *p, enum pass_value v, const float *array)
 {
-    char full[96];
-    if (t->layer < 0)
-        snprintf(full, sizeof full, "%s", name);
-    else
-        snprintf(full, sizeof full, "model.layers.%d.%s", (int)t->layer, name);
-    tap->name = full;
-    tap->layer = t->layer;
-    tap->depth = t->depth;
-    tap->pass = t->pass;
-    tap->row = t->told + first;
-    t->callback(t->context, tap);
+    struct value_shape shape = value_shape(v, &p->model->config);
+    tell(t, value_table[v].name, p->layer, 0,
+         &(vb_tap){.rows = p->S, .outer = shape.outer, .inner = shape.inner, .stride = shape.pitch,
+                   .outer_stride = shape.outer_pitch, .data = array});
 }
 
-void tapper_tell(struct tapper *t, const char *name, size_t first, size_t count, const void *data, int integers,
-                 size_t width, size_t stride)
+void tapper_operator(struct tapper *t, const struct pass *p, const char *under)
 {
-    tell(t, name, first, &(vb_tap){.rows = count, .outer = 1, .inner = width, .stride = stride, .outer_stride = width,
-                                   .integers = integers, .data = data});
+    t->operator = under;
+    t->layer = p->layer;
 }
 
-void tapper_tell_matrix(struct tapper *t, const char *name, size_t first, size_t count, const float *data, size_t outer,
-                        size_t inner, size_t stride, size_t outer_stride)
+void tapper_logits(struct tapper *t, const float *logits, size_t vocab_size, size_t first, size_t count)
 {
-    tell(t, name, first, &(vb_tap){.rows = count, .outer = outer, .inner = inner, .stride = stride,
-                                   .outer_stride = outer_stride, .data = data});
+    enum pass_value v = t->depth < 0 ? LOGITS : MODULE_LOGITS;
+    tell(t, value_table[v].name, t->module, first,
+         &(vb_tap){.rows = count, .outer = 1, .inner = vocab_size, .stride = vocab_size, .outer_stride = vocab_size,
+                   .data = logits});
 }

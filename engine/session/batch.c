@@ -66,19 +66,19 @@ static int open_parts(vb_batch *b, vb_error *err)
     size_t decoding = b->most_running * (o->drafting.tokens > 0 ? 1 + (size_t)o->drafting.tokens : 4);
     b->decoding_rows = decoding > round ? decoding : round;
     size_t rows = chunk + b->decoding_rows;
-    int code = session_open_workspace(&b->work, b->model, o, rows, b->decoding_rows, b->context, err);
+    int code = session_open_pass(&b->pass, b->model, o, rows, b->decoding_rows, b->context, err);
     if (!code)
         code = kvpool_open(&b->pool, c->dims.layers, (size_t)b->options.cache_tokens,
                            model_cache_layout(c), b->model->allocator, err);
     if (!code)
         code = lead_pool(&b->pool, b->model->ranks, err);
     if (!code)
-        code = offload_reserve(&b->work, &b->pool, err);
+        code = offload_reserve(&b->pass, &b->pool, err);
     b->rows = vb_alloc(b->model->allocator, rows, sizeof *b->rows);
     if (!code && !b->rows)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", rows);
     b->state = (vb_batch_state){.cache_tokens = b->pool.capacity, .cache_bytes = kvpool_bytes(&b->pool),
-                                .pass_bytes = b->work.bytes};
+                                .pass_bytes = b->pass.w.bytes};
     return code;
 }
 
@@ -139,7 +139,7 @@ void vb_batch_close(vb_batch *b)
     }
     vb_free(a, b->rows);
     kvpool_close(&b->pool, a);
-    workspace_close(&b->work);
+    pass_close(&b->pass);
     vb_free(a, b);
 }
 
@@ -214,7 +214,7 @@ static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
                        prefill_kind(s));
     if (s->options.tap)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps, which the session has");
-    return session_fits(s, &b->work, err);
+    return session_fits(s, &b->pass, err);
 }
 
 static int add_session(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
@@ -417,7 +417,7 @@ static void choose_lengths(vb_batch *b)
             runs[count++] = &r->run;
         mixed |= !r->paused && !decodes(r);
     }
-    round_choose_lengths(runs, count, min_size(b->work.max_logit_rows, b->work.max_rows), mixed);
+    round_choose_lengths(runs, count, min_size(b->pass.w.max_logit_rows, b->pass.w.max_rows), mixed);
 }
 
 static void compose_decoding(vb_batch *b, struct batch_group *g)
@@ -425,8 +425,8 @@ static void compose_decoding(vb_batch *b, struct batch_group *g)
     for (size_t i = 0; i < b->num_running; i++) {
         struct batch_request *r = b->running[i];
         size_t rows = session_next_rows(r->run.session), logit_rows = 1 + (size_t)session_next_drafts(r->run.session);
-        if (r->paused || !decodes(r) || g->rows + rows > b->work.max_rows ||
-            g->logit_rows + logit_rows > b->work.max_logit_rows)
+        if (r->paused || !decodes(r) || g->rows + rows > b->pass.w.max_rows ||
+            g->logit_rows + logit_rows > b->pass.w.max_logit_rows)
             continue;
         if (make_room(b, g, r, rows))
             join(g, r, rows, logit_rows);
@@ -436,13 +436,13 @@ static void compose_decoding(vb_batch *b, struct batch_group *g)
 
 static void compose_prompts(vb_batch *b, struct batch_group *g)
 {
-    size_t chunk = b->work.max_rows - b->decoding_rows;
+    size_t chunk = b->pass.w.max_rows - b->decoding_rows;
     for (size_t i = 0; i < b->num_running && chunk; i++) {
         struct batch_request *r = b->running[i];
-        if (r->paused || decodes(r) || g->rows == b->work.max_rows || g->logit_rows == b->work.max_logit_rows)
+        if (r->paused || decodes(r) || g->rows == b->pass.w.max_rows || g->logit_rows == b->pass.w.max_logit_rows)
             continue;
         if (make_room(b, g, r, 1)) {
-            r->run.chunk = min_size(chunk, b->work.max_rows - g->rows);
+            r->run.chunk = min_size(chunk, b->pass.w.max_rows - g->rows);
             if (!r->asked.session) {
                 batch_free_idle(b, g->slots + session_most_rows(r->run.session, r->run.chunk), NULL);
                 r->run.chunk = min_size(r->run.chunk, b->pool.num_free - g->slots);
@@ -466,7 +466,7 @@ static int step(vb_batch *b, vb_error *err)
         return VB_OK;
     size_t used = b->pool.capacity - b->pool.num_free + g.slots;
     b->state.most_cache_tokens_used = used > b->state.most_cache_tokens_used ? used : b->state.most_cache_tokens_used;
-    int code = round_run(&(struct round){.w = &b->work, .rows = b->rows, .runs = g.runs, .count = g.count}, err);
+    int code = round_run(&(struct round){.pass = &b->pass, .rows = b->rows, .runs = g.runs, .count = g.count}, err);
     b->state.passes++;
     for (size_t i = b->num_running; i-- > 0;) {
         struct batch_request *r = b->running[i];

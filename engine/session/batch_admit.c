@@ -87,7 +87,7 @@ void batch_own_length(struct vb_session *s)
 /* A session of its own, with what was computed for another one. */
 static int begin(vb_batch *b, struct batch_request *r, const struct alike *alike, vb_error *err)
 {
-    struct shared shared = {&b->work, &b->pool};
+    struct shared shared = {&b->pass, &b->pool};
     int code, again = r->begun;
     r->begun = 1;
     if (r->asked.session) {

@@ -33,9 +33,9 @@ struct batch_length {
 struct vb_batch {
     const struct vb_model *model;
     vb_batch_options options;
-    struct workspace work;
+    struct pass pass;
     struct kvpool pool;
-    struct row *rows;         /* [work.max_rows] */
+    struct row *rows;         /* [pass.w.max_rows] */
     struct batch_request *waiting;  /* by id */
     struct batch_request *running[MOST_SEQUENCES]; /* by id */
     struct kept kept;

@@ -17,10 +17,10 @@ uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count)
     return h;
 }
 
-static int row_not_finite(const struct run *run, const struct workspace *w, size_t i, size_t row, vb_error *err)
+static int row_not_finite(const struct run *run, const struct pass *pass, size_t i, size_t row, vb_error *err)
 {
     const struct plan *p = &run->plan;
-    int32_t layer = w->first_bad_layer[p->first_row + p->committed - 1 + row];
+    int32_t layer = pass->w.first_bad_layer[p->first_row + p->committed - 1 + row];
     size_t index = run->session->count + i;
     if (layer < 0)
         return vb_fail(err, VB_NOT_FINITE, "the logits for token %zu are not finite; every layer was, so it is lm_head",
@@ -131,7 +131,7 @@ static struct verdict choose_at(const struct run *run, const float *logits, size
     return v;
 }
 
-int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err)
+int decode_choose(struct run *run, const struct pass *pass, int32_t *chosen, size_t *n, vb_error *err)
 {
     struct plan *p = &run->plan;
     struct vb_session *s = run->session;
@@ -141,7 +141,7 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
         int draft;
         const float *logits = p->logits + (size_t)(at + 1) * V;
         if (!all_finite(logits, V))
-            return row_not_finite(run, w, *n, (size_t)(at + 1), err);
+            return row_not_finite(run, pass, *n, (size_t)(at + 1), err);
         struct verdict v = choose_at(run, logits, *n, at, &draft);
         size_t index; /* with rejection it may be that of a later draft of this round */
         int failed = sampler_mask_failed(s->sampler, &index);
@@ -174,20 +174,20 @@ static int tell_row(struct run *run, size_t index, const float *logits, const fl
     return run->finished;
 }
 
-void run_tell_prompt(struct run *run, struct workspace *w)
+void run_tell_prompt(struct run *run, struct pass *pass)
 {
     const struct plan *p = &run->plan;
     const struct vb_session *s = run->session;
-    size_t d = w->model->config.dims.d, V = w->model->config.dims.V;
+    size_t d = pass->model->config.dims.d, V = pass->model->config.dims.V;
     size_t end = s->cached + p->committed < run->prompt ? s->cached + p->committed : run->prompt - 1;
     for (size_t i = run->told > s->cached ? run->told : s->cached, rows; i < end; i += rows) {
-        const float *hidden = w->hidden + (p->first_row + i - s->cached) * d;
-        rows = end - i < w->max_logit_rows ? end - i : w->max_logit_rows;
-        forward_head(w, &w->model->lm_head, w->logits, hidden, rows);
-        if (offload_failed(w)) /* then these are no logits; the round ends with an error */
+        const float *hidden = pass->w.hidden + (p->first_row + i - s->cached) * d;
+        rows = end - i < pass->w.max_logit_rows ? end - i : pass->w.max_logit_rows;
+        forward_head(pass, &pass->model->lm_head, pass->w.logits, hidden, rows);
+        if (offload_failed(pass)) /* then these are no logits; the round ends with an error */
             return;
         for (size_t j = 0; j < rows; j++)
-            if (tell_row(run, i + j, w->logits + j * V, hidden + j * d))
+            if (tell_row(run, i + j, pass->w.logits + j * V, hidden + j * d))
                 return;
     }
     if (!run_tells(run) && (!run->options->max_tokens || s->count == s->context))

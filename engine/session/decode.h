@@ -32,11 +32,11 @@ void run_close(struct run *run, const vb_allocator *a);
 /* If prompt_row is not NULL, it is called for every prompt token except the last one. Returns nonzero until all these
  * calls have been made. */
 static inline int run_tells(const struct run *run) { return run->prompt_row && run->told + 1 < run->prompt; }
-/* Calls prompt_row for each prompt token that the newest pass in w has computed and for which prompt_row has not been
- * called before. If prompt_row returns a value other than 0, the run is finished. After the last call, the run is also
- * finished if it may generate no token, because max_tokens is 0 or the context is full. A row of logits that is not
- * finite also finishes the run, and run->error contains the error. */
-void run_tell_prompt(struct run *run, struct workspace *w);
+/* Calls prompt_row for each prompt token that the newest pass in pass has computed and for which prompt_row has not
+ * been called before. If prompt_row returns a value other than 0, the run is finished. After the last call, the run is
+ * also finished if it may generate no token, because max_tokens is 0 or the context is full. A row of logits that is
+ * not finite also finishes the run, and run->error contains the error. */
+void run_tell_prompt(struct run *run, struct pass *pass);
 
 /* Verifies the drafts of run->plan. Row 0 of the plan's logits follows the last committed token, and row i follows
  * draft i. Row i is used only if drafts 1..i were accepted. In the order of the rows, the function chooses one token
@@ -44,6 +44,6 @@ void run_tell_prompt(struct run *run, struct workspace *w);
  * not finite. In this case it returns VB_NOT_FINITE, and the message names the index of the token and the first layer
  * whose output was not finite. The run's callback is called after each chosen token. `chosen` has room for 1 +
  * run->plan.drafts tokens. The function sets *n to the number of chosen tokens, even if it returns an error. */
-int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err);
+int decode_choose(struct run *run, const struct pass *pass, int32_t *chosen, size_t *n, vb_error *err);
 
 #endif

@@ -43,11 +43,11 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
     }
     if (code)
         return code;
-    e->rows = vb_alloc(s->model->allocator, s->work->max_rows, sizeof *e->rows);
-    e->h = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->h);
-    e->g = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->g);
+    e->rows = vb_alloc(s->model->allocator, s->pass->w.max_rows, sizeof *e->rows);
+    e->h = vb_alloc(s->model->allocator, s->pass->w.max_rows * c->dims.d, sizeof *e->h);
+    e->g = vb_alloc(s->model->allocator, s->pass->w.max_rows * c->dims.d, sizeof *e->g);
     return e->rows && e->h && e->g ? VB_OK
-                                   : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work->max_rows);
+                                   : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->pass->w.max_rows);
 }
 
 static void evaluation_close(struct evaluation *e)
@@ -65,21 +65,21 @@ static void evaluation_close(struct evaluation *e)
 /* Logits of rows index.. of the last pass, as many at a time as there is room for. */
 static int tell(struct evaluation *e, int depth, size_t index, const float *hidden, size_t S, vb_error *err)
 {
-    struct workspace *w = e->session->work;
-    size_t d = w->model->config.dims.d, V = w->model->config.dims.V;
-    for (size_t i = 0; i < S; i += w->max_logit_rows) {
-        size_t rows = min_size(S - i, w->max_logit_rows);
+    struct pass *pass = e->session->pass;
+    size_t d = pass->model->config.dims.d, V = pass->model->config.dims.V;
+    for (size_t i = 0; i < S; i += pass->w.max_logit_rows) {
+        size_t rows = min_size(S - i, pass->w.max_logit_rows);
         if (depth >= 0) {
-            e->net->type->logits(e->net, w, depth, w->logits, hidden + i * d, i, rows);
+            e->net->type->logits(e->net, pass, depth, pass->w.logits, hidden + i * d, i, rows);
         } else {
-            forward_head(w, &w->model->lm_head, w->logits, hidden + i * d, rows);
-            forward_tap_logits(w, w->logits, V, i, rows);
+            forward_head(pass, &pass->model->lm_head, pass->w.logits, hidden + i * d, rows);
+            forward_tap_logits(pass, pass->w.logits, V, i, rows);
         }
-        int code = pass_failed(w, err);
+        int code = pass_failed(pass, err);
         if (code)
             return code;
         for (size_t j = 0; j < rows; j++)
-            if (e->row(e->context, depth, index + i + j, w->logits + j * V, hidden + (i + j) * d))
+            if (e->row(e->context, depth, index + i + j, pass->w.logits + j * V, hidden + (i + j) * d))
                 return vb_fail(err, VB_STOPPED, "stopped by the caller");
     }
     return VB_OK;
@@ -93,7 +93,7 @@ static int module_rows(struct evaluation *e, int k, size_t first, size_t n, vb_e
     int32_t layer = s->model->config.num_hidden_layers + k;
     size_t ahead = (size_t)k + 1;
     if (first == 0)
-        net->first_row(e->net, s->work, &e->caches[k], k, ahead, s->tokens[k]);
+        net->first_row(e->net, s->pass, &e->caches[k], k, ahead, s->tokens[k]);
     for (size_t j = 0; j < n; j++) {
         const vb_routes *r = &s->options.routes;
         const int32_t *forced = routes_forced(r, first + j), *kept = routes_kept(r, first + j);
@@ -106,10 +106,10 @@ static int module_rows(struct evaluation *e, int k, size_t first, size_t n, vb_e
         }
     }
     if (e->in_chunk)
-        prefill_begin(s->work);
-    net->pass(e->net, s->work, k, e->rows, e->h, e->g, e->h, n);
+        prefill_begin(s->pass);
+    net->pass(e->net, s->pass, k, e->rows, e->h, e->g, e->h, n);
     if (e->in_chunk)
-        prefill_end(s->work);
+        prefill_end(s->pass);
     return tell(e, k, first, e->g, n, err);
 }
 
@@ -121,13 +121,13 @@ static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
     struct vb_session *s = e->session;
     size_t d = s->model->config.dims.d, n = S;
     int code = VB_OK;
-    memcpy(e->h, s->work->features, S * d * sizeof *e->h);
+    memcpy(e->h, s->pass->w.features, S * d * sizeof *e->h);
     for (int k = 0; k < e->depths && !code; k++) {
         size_t back = e->by_token ? (size_t)k : 0, none = index < back ? min_size(back - index, S) : 0,
                first = index + none - back;
         if (back) {
             n = S - none;
-            memcpy(e->h, s->work->features + none * d, n * d * sizeof *e->h);
+            memcpy(e->h, s->pass->w.features + none * d, n * d * sizeof *e->h);
         }
         while (n && first + n + (size_t)k >= s->count)
             n--;
@@ -143,7 +143,7 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(s->model);
     int code = evaluation_open(&e, err), last = 0;
-    if (s->work->onednn && s->prompt > s->cached) /* what was not computed yet stays on the contract's kernels */
+    if (s->pass->onednn && s->prompt > s->cached) /* what was not computed yet stays on the contract's kernels */
         s->prompt = s->cached;
     /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
     while (s->cached < s->count && !code && !last) {
@@ -154,19 +154,19 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         size_t S = session_rows(s, &p, s->rows);
         e.in_chunk = p.by_library;
         if (p.by_library)
-            prefill_begin(s->work);
-        int stopped = forward_target(s->work, s->rows, S);
+            prefill_begin(s->pass);
+        int stopped = forward_target(s->pass, s->rows, S);
         if (p.by_library)
-            prefill_end(s->work);
+            prefill_end(s->pass);
         if (stopped) {
             code = session_give_up(s, err);
             break;
         }
         trace_pass(s->tracer, -1, s->rows, S);
-        code = tell(&e, -1, index, s->work->hidden, S, err);
+        code = tell(&e, -1, index, s->pass->w.hidden, S, err);
         if (!code)
             code = modules(&e, index, S, err);
-        session_finish(s, s->work, &p, NULL, 0);
+        session_finish(s, s->pass, &p, NULL, 0);
         if (session_draft_stopped(s) && !code)
             code = vb_fail(err, VB_STOPPED, "stopped by the caller");
         last = p.chooses;

@@ -11,7 +11,7 @@ static int run_to_its_end(struct run *run, vb_error *err)
     int code = VB_OK;
     while (!run->finished && !code) {
         round_choose_lengths(&run, 1, VB_MAX_DRAFT + 1, s->cached < s->given);
-        code = round_run(&(struct round){.w = s->work, .rows = s->rows, .runs = &run, .count = 1,
+        code = round_run(&(struct round){.pass = s->pass, .rows = s->rows, .runs = &run, .count = 1,
                                          .by_library = prefill_rows(s) > 0},
                          err);
         if (code == VB_STOPPED) { /* a pass was given up: no error, but the end, as where a callback stops a run */
@@ -63,7 +63,7 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
         acceptance_round(s->acceptance);
         struct fpenv env = fpenv_enter();
         struct numa_visit visit = numa_enter(s->model);
-        *count = session_propose(s, s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),
+        *count = session_propose(s, s->pass, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),
                                  &failed);
         numa_leave(&visit);
         fpenv_leave(env);

@@ -175,7 +175,7 @@ static int read_cache(struct session_loading *l, struct vb_session *s)
     for (size_t layer = 0; layer < s->cache.pool->layout.index_layers && !code; layer++)
         if (session_read_index_rows(&l->in, &s->cache, layer, rows))
             break;
-    lead_rows(&s->cache, 0, rows);
+    kvcache_changed(&s->cache, 0, rows);
     return code == VB_STOPPED ? code : session_section_end(&l->in, code, l->err);
 }
 
@@ -186,12 +186,12 @@ static int read_cache(struct session_loading *l, struct vb_session *s)
 static void observe_with_zeros(struct vb_session *s)
 {
     size_t rows = s->chunk, d;
-    float *zeros = session_features(s, s->work, 0, &d); /* memory of the workspace, which is free between two passes */
+    float *zeros = session_features(s, s->pass, 0, &d); /* memory of the workspace, which is free between two passes */
     memset(zeros, 0, rows * d * sizeof *zeros);
-    s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
+    s->type->observe(s->drafter, s->pass, 0, s->tokens, NULL, 1);
     for (size_t pos = 1, n; pos <= s->cached; pos += n) {
         n = s->cached + 1 - pos < rows ? s->cached + 1 - pos : rows;
-        s->type->observe(s->drafter, s->work, pos, s->tokens + pos, zeros, n);
+        s->type->observe(s->drafter, s->pass, pos, s->tokens + pos, zeros, n);
     }
 }
 
@@ -203,7 +203,7 @@ static int read_drafter(struct session_loading *l, struct vb_session *s)
     conventions_list_draft(&s->model->config.conventions, conventions, sizeof conventions);
     if (s->type && s->type->load && s->cached && l->in.left && line_is(l, "draft", s->type->name) &&
         line_is(l, "draft conventions", conventions))
-        loaded = s->type->load(s->drafter, s->work, s->cached + 1, s->tokens, &l->in);
+        loaded = s->type->load(s->drafter, s->pass, s->cached + 1, s->tokens, &l->in);
     if (loaded == DRAFTER_WRONG)
         code = wrong(l, "wrong: its drafter's state cannot be");
     code = session_section_end(&l->in, code, l->err);

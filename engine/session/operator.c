@@ -9,7 +9,7 @@
 int session_operator(const vb_model *model, const vb_session_options *options, const struct operator_call *call,
                      vb_error *err)
 {
-    struct workspace w = {0};
+    struct pass w = {0};
     vb_session_options o = *options;
     size_t context;
     if (model->ranks)
@@ -21,11 +21,11 @@ int session_operator(const vb_model *model, const vb_session_options *options, c
     o.prefill = call->expanded ? "expanded" : NULL;
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(model);
-    code = session_open_workspace(&w, model, &o, call->S, 1, max_size(context, call->S), err);
+    code = session_open_pass(&w, model, &o, call->S, 1, max_size(context, call->S), err);
     if (!code)
         code = operator_compute(&w, call, err);
     if (w.model)
-        workspace_close(&w);
+        pass_close(&w);
     numa_leave(&visit);
     fpenv_leave(env);
     return code;

@@ -17,12 +17,12 @@ int prefill_expands(const vb_session_options *o) { return o->prefill && !strcmp(
 const char *prefill_kind(const struct vb_session *s)
 {
     return prefill_expands(&s->options) ? "expanded"
-           : s->work->onednn ? "onednn"
-           : s->work->cublas ? "cublas"
+           : s->pass->onednn ? "onednn"
+           : s->pass->cublas ? "cublas"
            : "contract";
 }
 
-int prefill_has_chunks(const struct vb_session *s) { return s->work->onednn || s->work->cublas; }
+int prefill_has_chunks(const struct vb_session *s) { return s->pass->onednn || s->pass->cublas; }
 
 size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows)
 {
@@ -91,7 +91,7 @@ static int check_weights(const struct vb_session *s, vb_error *err)
 static int check_type(const struct vb_session *s, vb_error *err)
 {
     int bf16 = type_of(s->model) == WEIGHT_BF16;
-    const char *why = onednn_lacks(s->work->onednn[0], bf16 ? ONEDNN_BF16 : ONEDNN_F32);
+    const char *why = onednn_lacks(s->pass->onednn[0], bf16 ? ONEDNN_BF16 : ONEDNN_F32);
     return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn, weights %s: %s", bf16 ? "BF16" : "F32", why) : VB_OK;
 }
 
@@ -131,12 +131,12 @@ static int open_cublas(struct vb_session *s, vb_error *err)
                        "prefill cublas computes on a GPU, but the CPU computes sessions with taps");
     if (check_routes(&s->options, "prefill cublas", err))
         return VB_BAD_ARGUMENT;
-    if (!s->work->offload.device)
+    if (!s->pass->offload || !s->pass->offload->device)
         return vb_fail(err, VB_NO_MEMORY,
                        "prefill cublas computes on a GPU, and it has no memory for the passes of this session");
     if (device_open_gemm(s->model->device, why, sizeof why))
         return vb_fail(err, VB_UNSUPPORTED, "prefill cublas: %s", why);
-    s->work->cublas = 1;
+    s->pass->cublas = 1;
     return VB_OK;
 }
 
@@ -158,24 +158,24 @@ int prefill_open(struct vb_session *s, vb_error *err)
     if (s->model->ranks)
         return vb_fail(err, VB_BAD_ARGUMENT,
                        "prefill onednn is for one process: its bits would depend on the shares of the ranks");
-    int code = check_weights(s, err), threads = s->work->cx.most_threads;
+    int code = check_weights(s, err), threads = s->pass->cx.most_threads;
     if (code)
         return code;
-    s->work->onednn = vb_alloc(s->model->allocator, (size_t)threads, sizeof *s->work->onednn);
-    if (!s->work->onednn)
+    s->pass->onednn = vb_alloc(s->model->allocator, (size_t)threads, sizeof *s->pass->onednn);
+    if (!s->pass->onednn)
         return vb_fail(err, VB_NO_MEMORY, "no memory for oneDNN on %d threads", threads);
     for (int i = 0; i < threads; i++)
-        if ((why = onednn_open(&s->work->onednn[i], 1)))
+        if ((why = onednn_open(&s->pass->onednn[i], 1)))
             return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
     return check_type(s, err);
 }
 
 void prefill_close(struct vb_session *s)
 {
-    for (int i = 0; s->work->onednn && i < s->work->cx.most_threads; i++)
-        onednn_close(s->work->onednn[i]);
-    vb_free(s->model->allocator, s->work->onednn);
-    s->work->onednn = NULL;
+    for (int i = 0; s->pass->onednn && i < s->pass->cx.most_threads; i++)
+        onednn_close(s->pass->onednn[i]);
+    vb_free(s->model->allocator, s->pass->onednn);
+    s->pass->onednn = NULL;
 }
 
 /* ---- which rows ---- */
@@ -195,7 +195,7 @@ size_t prefill_rows(const struct vb_session *s)
 
 /* ---- a pass ---- */
 
-void prefill_begin(struct workspace *w)
+void prefill_begin(struct pass *w)
 {
     w->cx.cublas = w->cublas;
     w->cx.onednn = w->onednn;
@@ -203,14 +203,14 @@ void prefill_begin(struct workspace *w)
         w->cx.bf16 = type_of(w->model) == WEIGHT_BF16;
 }
 
-void prefill_end(struct workspace *w)
+void prefill_end(struct pass *w)
 {
     w->cx.cublas = 0;
     w->cx.onednn = NULL;
     w->cx.bf16 = w->model->config.precision == PRECISION_BF16;
 }
 
-int pass_failed(struct workspace *w, vb_error *err)
+int pass_failed(struct pass *w, vb_error *err)
 {
     const char *why = NULL;
     for (int i = 0; w->onednn && i < w->cx.most_threads; i++) {

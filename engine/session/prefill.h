@@ -57,7 +57,7 @@ size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows);
 /* Checks whether the options go together with precision tensor, if the model has it. */
 int prefill_check_tensor_cores(const struct vb_model *m, const vb_session_options *o, vb_error *err);
 /* Checks this, and the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With
- * prefill onednn, the function opens a oneDNN object for each thread of s->work. With prefill cublas, it opens the
+ * prefill onednn, the function opens a oneDNN object for each thread of s->pass. With prefill cublas, it opens the
  * GPU's library. */
 int prefill_open(struct vb_session *s, vb_error *err);
 void prefill_close(struct vb_session *s);
@@ -70,10 +70,10 @@ size_t prefill_rows(const struct vb_session *s);
 size_t prefill_rewind(const struct vb_session *s, size_t row);
 
 /* Passes between prefill_begin and prefill_end use the library. */
-void prefill_begin(struct workspace *w);
-void prefill_end(struct workspace *w);
+void prefill_begin(struct pass *pass);
+void prefill_end(struct pass *pass);
 /* Returns an error if a pass has failed since the last call of pass_failed: oneDNN, for example because there was no
  * memory, or a GPU. A GPU that has failed once fails always. Otherwise returns VB_OK. */
-int pass_failed(struct workspace *w, vb_error *err);
+int pass_failed(struct pass *pass, vb_error *err);
 
 #endif

@@ -11,22 +11,23 @@
 static int chooses(const struct run *run) { return run->plan.chooses && !run->finished; }
 
 /* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
-static void logits_of(struct workspace *w, struct run **runs, size_t count)
+static void logits_of(struct pass *pass, struct run **runs, size_t count)
 {
-    size_t d = w->model->config.dims.d, V = w->model->config.dims.V, n = 0;
+    size_t d = pass->model->config.dims.d, V = pass->model->config.dims.V, n = 0;
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
         size_t rows = chooses(runs[i]) ? 1 + (size_t)p->drafts : 0;
-        memcpy(w->normed + n * d, w->hidden + (p->first_row + p->committed - 1) * d, rows * d * sizeof *w->hidden);
-        p->logits = w->logits + n * V;
+        memcpy(pass->w.normed + n * d, pass->w.hidden + (p->first_row + p->committed - 1) * d,
+               rows * d * sizeof *pass->w.hidden);
+        p->logits = pass->w.logits + n * V;
         n += rows;
     }
     if (n)
-        forward_head(w, &w->model->lm_head, w->logits, w->normed, n);
+        forward_head(pass, &pass->model->lm_head, pass->w.logits, pass->w.normed, n);
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
         if (chooses(runs[i]))
-            forward_tap_logits(w, p->logits, w->model->config.dims.V, p->first_row + p->committed - 1,
+            forward_tap_logits(pass, p->logits, pass->model->config.dims.V, p->first_row + p->committed - 1,
                                1 + (size_t)p->drafts);
     }
 }
@@ -49,26 +50,26 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
 
 /* The drafts of runs [MOST_PROPOSALS at most] whose sessions draft by one method. They share its passes, and each has
  * its share of the time. */
-static void propose_together(struct run **runs, size_t count, struct workspace *w)
+static void propose_together(struct run **runs, size_t count, struct pass *pass)
 {
     struct proposal proposals[MOST_PROPOSALS];
     double start = monotonic_seconds();
     for (size_t i = 0; i < count; i++)
         proposals[i] = (struct proposal){.drafter = runs[i]->session->drafter, .draft = runs[i]->plan.draft,
                                          .max = runs[i]->plan.wanted, .failed = &runs[i]->result->draft_failures};
-    drafter_propose(runs[0]->session->type, proposals, count, w);
+    drafter_propose(runs[0]->session->type, proposals, count, pass);
     for (size_t i = 0; i < count; i++) {
         session_take_drafts(runs[i]->session, &runs[i]->plan, proposals[i].drafts);
         runs[i]->drafting = (monotonic_seconds() - start) / (double)count;
     }
 }
 
-static void propose_tree(struct run *run, struct workspace *w)
+static void propose_tree(struct run *run, struct pass *pass)
 {
     double start = monotonic_seconds();
     struct plan *p = &run->plan;
     session_take_drafts(run->session, p,
-                        session_propose(run->session, w, p->draft, p->wanted, &run->result->draft_failures));
+                        session_propose(run->session, pass, p->draft, p->wanted, &run->result->draft_failures));
     run->drafting = monotonic_seconds() - start;
 }
 
@@ -81,7 +82,7 @@ static void propose(struct round *r)
         if (run->proposed)
             continue;
         if (run->session->tree) {
-            propose_tree(run, r->w);
+            propose_tree(run, r->pass);
             continue;
         }
         for (size_t i = first; i < r->count && n < MOST_PROPOSALS; i++)
@@ -90,7 +91,7 @@ static void propose(struct round *r)
                 r->runs[i]->proposed = 1;
                 together[n++] = r->runs[i];
             }
-        propose_together(together, n, r->w);
+        propose_together(together, n, r->pass);
     }
 }
 
@@ -107,8 +108,8 @@ static int passes_of_round(struct round *r)
         run->proposed = !run->plan.wanted;
     }
     propose(r);
-    stopped = r->w->draft_stopped;
-    r->w->draft_stopped = 0;
+    stopped = r->pass->draft_stopped;
+    r->pass->draft_stopped = 0;
     for (size_t i = 0; i < r->count; i++)
         r->runs[i]->result->draft_seconds += r->runs[i]->drafting;
     if (stopped)
@@ -120,16 +121,16 @@ static int passes_of_round(struct round *r)
     }
     double start = monotonic_seconds();
     if (r->by_library)
-        prefill_begin(r->w);
-    stopped = forward_target(r->w, r->rows, S);
+        prefill_begin(r->pass);
+    stopped = forward_target(r->pass, r->rows, S);
     if (r->by_library)
-        prefill_end(r->w);
+        prefill_end(r->pass);
     if (stopped)
         return -1;
     for (size_t i = 0; i < r->count; i++)
         if (run_tells(r->runs[i]))
-            run_tell_prompt(r->runs[i], r->w);
-    logits_of(r->w, r->runs, r->count);
+            run_tell_prompt(r->runs[i], r->pass);
+    logits_of(r->pass, r->runs, r->count);
     r->seconds = monotonic_seconds() - start;
     r->S = S;
     return 0;
@@ -179,14 +180,14 @@ static void measure(const struct round *r, size_t i)
 
 int round_run(struct round *r, vb_error *err)
 {
-    struct workspace *w = r->w;
+    struct pass *pass = r->pass;
     double start = monotonic_seconds();
     int stopped = passes_of_round(r), code = VB_OK;
     for (size_t i = 0; stopped && i < r->count; i++)
         code = session_give_up(r->runs[i]->session, err);
     if (stopped)
         return code;
-    code = pass_failed(w, err);
+    code = pass_failed(pass, err);
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
         const struct plan *p = &run->plan;
@@ -195,13 +196,13 @@ int round_run(struct round *r, vb_error *err)
         int is_prompt = run->plan.is_prompt;
         trace_part_of_pass(run->session->tracer, -1, p->first_row, r->rows + p->first_row,
                            p->committed + (size_t)(p->drafts + p->padding));
-        if (chooses(run) && !code && decode_choose(run, w, chosen, &n, &run->error))
+        if (chooses(run) && !code && decode_choose(run, pass, chosen, &n, &run->error))
             run->finished = 1;
-        double observing = session_finish(run->session, w, p, chosen, n);
+        double observing = session_finish(run->session, pass, p, chosen, n);
         run->chose = n;
         run->result->draft_seconds += is_prompt ? 0.0 : observing;
         if (!code) /* the drafter's own passes over a prompt */
-            code = pass_failed(run->session->work, err);
+            code = pass_failed(run->session->pass, err);
         stopped |= session_draft_stopped(run->session) && !run->finished;
         count_pass(run, monotonic_seconds() - start, is_prompt);
         if (is_prompt && run->session->options.progress)

@@ -7,9 +7,9 @@
 #include "engine/session/decode.h"
 
 struct round {
-    struct workspace *w;
-    struct row *rows;  /* [w->max_rows] */
-    struct run **runs; /* [count]. The caller makes sure that w has room for the rows of all runs together
+    struct pass *pass;
+    struct row *rows;  /* [pass->w.max_rows] */
+    struct run **runs; /* [count]. The caller makes sure that pass has room for the rows of all runs together
                           (session_most_rows), and for all rows of logits that the runs need */
     size_t count;
     int by_library; /* nonzero: the pass is a chunk of prefill onednn or cublas, and there is only one run */

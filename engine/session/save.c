@@ -23,10 +23,10 @@ static int one_pass(struct prefilling *f)
     struct vb_session *s = f->s;
     f->rows = session_rows(s, &f->p, s->rows);
     if (f->p.by_library)
-        prefill_begin(s->work);
-    int stopped = forward_target(s->work, s->rows, f->rows);
+        prefill_begin(s->pass);
+    int stopped = forward_target(s->pass, s->rows, f->rows);
     if (f->p.by_library)
-        prefill_end(s->work);
+        prefill_end(s->pass);
     return stopped;
 }
 
@@ -57,11 +57,11 @@ int vb_prefill(vb_session *s, vb_error *err)
             code = session_give_up(s, err);
             break;
         }
-        code = pass_failed(s->work, err);
+        code = pass_failed(s->pass, err);
         trace_pass(s->tracer, -1, s->rows, f.rows);
-        session_finish(s, s->work, &f.p, NULL, 0);
+        session_finish(s, s->pass, &f.p, NULL, 0);
         if (!code)
-            code = pass_failed(s->work, err);
+            code = pass_failed(s->pass, err);
         if (session_draft_stopped(s) && !code)
             code = vb_fail(err, VB_STOPPED, "stopped by the caller");
         if (s->options.progress)
@@ -134,7 +134,7 @@ static int write_sections(struct session_writer *w, struct vb_session *s, const 
     int code = write_cache(w, s, o, err);
     session_file_section(w, SECTION_DRAFTER);
     if (!code && s->type && s->type->save && s->cached)
-        s->type->save(s->drafter, s->work, s->cached + 1, !o->without_hidden, w);
+        s->type->save(s->drafter, s->pass, s->cached + 1, !o->without_hidden, w);
     return code;
 }
 

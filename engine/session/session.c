@@ -146,7 +146,7 @@ static int32_t draw_draft(void *context, const float *logits, int number)
     return token;
 }
 
-int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows,
+int session_open_pass(struct pass *pass, const vb_model *model, const vb_session_options *o, size_t max_rows,
                            size_t max_logit_rows, size_t context, vb_error *err)
 {
     const struct kernels *k;
@@ -154,15 +154,16 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
                                                            : model->ranks ? model->ranks->threads
                                                            : 0;
     if (!code)
-        code = workspace_open(w, model, k, threads ? threads : vb_processors(), max_rows, max_logit_rows, context,
+        code = pass_open(pass, model, k, threads ? threads : vb_processors(), max_rows, max_logit_rows, context,
                               prefill_expands(o), err);
     if (!code)
-        code = workspace_gather_crew(w, numa_placement(model), o->exact_threads, err);
+        code = pass_gather_crew(pass, numa_placement(model), o->exact_threads, err);
     if (!code)
-        code = lead_workspace(w, o->exact_threads, err);
-    w->offload.cpu_layers = o->cpu_layers;
-    w->stop = o->stop;
-    w->stop_context = o->stop_context;
+        code = lead_pass(pass, o->exact_threads, err);
+    if (pass->offload)
+        pass->offload->cpu_layers = o->cpu_layers;
+    pass->stop = o->stop;
+    pass->stop_context = o->stop_context;
     return code;
 }
 
@@ -176,7 +177,7 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     const struct config *c = &s->model->config;
     const vb_allocator *a = s->model->allocator;
     size_t two = 2 * (VB_MAX_DRAFT + 1);
-    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s),
+    int code = session_open_pass(s->pass, s->model, &s->options, most_rows(s),
                                       round_rows(s) > two ? round_rows(s) : two, s->context, err);
     if (!code)
         code = prefill_open(s, err);
@@ -186,13 +187,13 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     if (!code)
         code = lead_pool(&s->cache.own, s->model->ranks, err);
     if (!code)
-        code = offload_reserve(s->work, &s->cache.own, err);
+        code = offload_reserve(s->pass, &s->cache.own, err);
     if (!code && s->options.tap && s->options.tap_scores && s->model->ranks && prefill_expands(&s->options))
         code = vb_fail(err, VB_BAD_ARGUMENT, "on several ranks, there are no taps of scores with prefill expanded");
     if (!code && s->options.tap) {
-        s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
-        s->work->cx.probe = s->work->tapper ? &s->work->tapper->probe : NULL;
-        if (!s->work->tapper)
+        s->pass->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
+        s->pass->cx.probe = s->pass->tapper ? &s->pass->tapper->probe : NULL;
+        if (!s->pass->tapper)
             code = vb_fail(err, VB_NO_MEMORY, "no memory for taps of %zu rows", most_rows(s));
     }
     s->rows = vb_alloc(a, most_rows(s), sizeof *s->rows);
@@ -208,7 +209,7 @@ static void defer(const struct vb_session *s)
 
 static int open_drafter(struct vb_session *s, vb_error *err)
 {
-    struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads,
+    struct drafter_options o = {.asked = &s->options, .kernels = s->pass->cx.k, .threads = s->pass->cx.most_threads,
                                 .context = s->context, .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
                                 .takes = s->type ? s->type->takes : ROWS_FEATURES,
                                 .topk = s->tree ? s->options.drafting.tree.topk : 1, .nodes = s->max_drafts,
@@ -227,14 +228,14 @@ static int expands(const struct vb_session *s, size_t index)
     return index < s->prompt && prefill_expands(&s->options);
 }
 
-int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
+int session_fits(const struct vb_session *s, struct pass *pass, vb_error *err)
 {
-    if (1 + (size_t)s->max_drafts > w->max_rows || 1 + (size_t)s->max_drafts > w->max_logit_rows)
+    if (1 + (size_t)s->max_drafts > pass->w.max_rows || 1 + (size_t)s->max_drafts > pass->w.max_logit_rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
-    if (expands(s, s->cached) && !w->expands)
+    if (expands(s, s->cached) && !pass->w.expands)
         return vb_fail(err, VB_BAD_ARGUMENT,
                        "rows of the session's prompt are due by prefill expanded, which the batch does not have");
-    return s->type ? workspace_keep_rows(w, s->type->takes, err) : VB_OK; /* too few layers are refused by who opens the
+    return s->type ? pass_keep_rows(pass, s->type->takes, err) : VB_OK; /* too few layers are refused by who opens the
                                                                              drafter */
 }
 
@@ -259,7 +260,7 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
     if (!code)
         code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, V, s->max_draft, a, err);
     if (!code)
-        code = session_fits(s, s->work, err);
+        code = session_fits(s, s->pass, err);
     if (!code)
         code = open_drafter(s, err);
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
@@ -276,7 +277,7 @@ int session_open(vb_session **out, const vb_model *model, const vb_session_optio
     if (!s)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a session");
     s->model = model;
-    s->work = shared ? shared->work : &s->own;
+    s->pass = shared ? shared->pass : &s->own;
     s->cache.pool = &s->cache.own; /* nothing yet */
     if (options)
         s->options = *options;
@@ -314,10 +315,10 @@ void vb_session_close(vb_session *s)
     sampler_close(s->sampler, a);
     tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
-    if (s->work == &s->own) {
-        tapper_close(s->work->tapper, a);
+    if (s->pass == &s->own) {
+        tapper_close(s->pass->tapper, a);
         prefill_close(s);
-        workspace_close(s->work);
+        pass_close(s->pass);
     }
     routes_close(s);
     vb_free(a, s->tree);
@@ -435,11 +436,11 @@ void session_take_drafts(struct vb_session *s, struct plan *p, int drafts)
     p->padding -= p->padding ? drafts : 0;
 }
 
-int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, int most, size_t *failed)
+int session_propose(struct vb_session *s, struct pass *pass, int32_t *draft, int most, size_t *failed)
 {
     if (!s->tree)
-        return drafter_propose_one(s->type, s->drafter, w, draft, most, failed);
-    s->type->propose_tree(s->drafter, w, s->tree, most, failed);
+        return drafter_propose_one(s->type, s->drafter, pass, draft, most, failed);
+    s->type->propose_tree(s->drafter, pass, s->tree, most, failed);
     assert(s->tree->count <= s->max_drafts);
     for (int i = 0; i < s->tree->count; i++)
         assert(s->tree->parent[i] < i &&
@@ -505,22 +506,22 @@ int session_give_up(struct vb_session *s, vb_error *err)
 
 int session_draft_stopped(struct vb_session *s)
 {
-    int stopped = s->work->draft_stopped;
-    s->work->draft_stopped = 0;
+    int stopped = s->pass->draft_stopped;
+    s->pass->draft_stopped = 0;
     return stopped;
 }
 
-float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width)
+float *session_features(const struct vb_session *s, const struct pass *pass, size_t first, size_t *width)
 {
-    return workspace_rows(w, s->type ? s->type->takes : ROWS_FEATURES, first, width);
+    return pass_rows(pass, s->type ? s->type->takes : ROWS_FEATURES, first, width);
 }
 
 /* Of a tree, when n tokens have been chosen: moves the rows that s's drafter takes, of the accepted drafts, side by
  * side behind those of the committed tokens, where a chain has them. */
-static void gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
+static void gather(const struct vb_session *s, struct pass *pass, const struct plan *p, size_t n)
 {
     size_t d;
-    float *rows = session_features(s, w, p->first_row + p->committed, &d);
+    float *rows = session_features(s, pass, p->first_row + p->committed, &d);
     for (size_t i = 0; p->tree && i + 1 < n; i++)
         if ((size_t)p->path[i] != i)
             memcpy(rows + i * d, rows + (size_t)p->path[i] * d, d * sizeof *rows);
@@ -544,16 +545,16 @@ static void commit(struct vb_session *s, const struct plan *p, const int32_t *ch
     if (!s->type)
         return;
     if (p->by_library)
-        prefill_begin(s->work);
+        prefill_begin(s->pass);
     if (s->observed == 0)
-        s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
+        s->type->observe(s->drafter, s->pass, 0, s->tokens, NULL, 1);
     if (s->cached > first)
-        s->type->observe(s->drafter, s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
+        s->type->observe(s->drafter, s->pass, first + 1, s->tokens + first + 1, hidden, s->cached - first);
     if (p->by_library)
-        prefill_end(s->work);
+        prefill_end(s->pass);
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)
-        s->type->after_prompt(s->drafter, s->work);
+        s->type->after_prompt(s->drafter, s->pass);
 }
 
 static void count_accepted(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n)
@@ -566,12 +567,12 @@ static void count_accepted(struct vb_session *s, const struct plan *p, const int
     draft_length_accepted(s->length, p->drafts, stood);
 }
 
-double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n)
+double session_finish(struct vb_session *s, struct pass *pass, const struct plan *p, const int32_t *chosen, size_t n)
 {
     double start = monotonic_seconds();
     size_t width;
-    gather(s, w, p, n);
-    commit(s, p, chosen, n, session_features(s, w, p->first_row, &width));
+    gather(s, pass, p, n);
+    commit(s, p, chosen, n, session_features(s, pass, p->first_row, &width));
     double observing = monotonic_seconds() - start;
     count_accepted(s, p, chosen, n);
     trace_round_ends(s->tracer);
@@ -580,7 +581,7 @@ double session_finish(struct vb_session *s, struct workspace *w, const struct pl
 
 void vb_session_threads(const vb_session *s, vb_thread_use *use)
 {
-    const struct op_ctx *cx = &s->work->cx;
+    const struct op_ctx *cx = &s->pass->cx;
     const struct crew *c = cx->crew;
     *use = (vb_thread_use){.most = cx->most_threads, .mean = 1.0};
     if (c)
@@ -611,7 +612,7 @@ static int share_drafter(struct vb_session *s, const struct vb_session *other, s
     if (type->begin_as && other->type == type && type->begin_as(s->drafter, other->drafter, rows))
         return 1;
     for (size_t i = 0; type->tokens_alone && i <= rows; i += step)
-        type->observe(s->drafter, s->work, i, s->tokens + i, NULL, rows + 1 - i < step ? rows + 1 - i : step);
+        type->observe(s->drafter, s->pass, i, s->tokens + i, NULL, rows + 1 - i < step ? rows + 1 - i : step);
     return type->tokens_alone;
 }
 

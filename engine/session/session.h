@@ -16,7 +16,7 @@
 struct vb_session {
     const struct vb_model *model;
     vb_session_options options;
-    struct workspace *work, own; /* work points to `own`, or to the workspace of a batch */
+    struct pass *pass, own; /* work points to `own`, or to the workspace of a batch */
     struct kvcache cache;
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
@@ -43,16 +43,16 @@ struct vb_session {
     int32_t *taken_kept;  /* [as many rows, layers, index_topk]: the tokens to which the rows attended; NULL unless
                              options.record_kept */
     size_t routed;        /* number of tokens whose rows are in `taken` and `taken_kept` */
-    struct row *rows;     /* [work->max_rows]: the rows of a pass; NULL in a batch, which has rows of its own */
+    struct row *rows;     /* [pass->w.max_rows]: the rows of a pass; NULL in a batch, which has rows of its own */
 };
 
 /* Memory that the sessions of a batch share, and that must outlive them. */
 struct shared {
-    struct workspace *work;
+    struct pass *pass;
     struct kvpool *pool;
 };
 /* Opens a session (vb_session_open). `shared` is NULL for a session that is in no batch. If `shared` is not NULL, the
- * session uses the workspace shared->work. The batch has opened this workspace with its own options isa, threads,
+ * session uses the workspace shared->pass. The batch has opened this workspace with its own options isa, threads,
  * prefill and tap. Of the argument `options`, isa, threads and tap then have no effect, and prefill is the batch's. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options,
                  const struct shared *shared, vb_error *err);
@@ -64,14 +64,14 @@ int session_limits(const struct vb_model *m, const vb_session_options *o, size_t
  * does not support this instruction set. */
 int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 /* Opens a workspace with the kernels and threads that the options ask for, for passes of up to max_rows rows. */
-int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows,
+int session_open_pass(struct pass *pass, const vb_model *model, const vb_session_options *o, size_t max_rows,
                            size_t max_logit_rows, size_t context, vb_error *err);
 
-/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts, or if rows are due for which attention
- * has the expanded form and w does not support it. Otherwise makes sure that w has memory for the vectors that the
- * session's drafter reads (session_features); later passes in w write these vectors. Returns VB_NO_MEMORY if there is
- * no memory for these vectors. */
-int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
+/* Returns VB_BAD_ARGUMENT if passes in pass have no room for the session's drafts, or if rows are due for which
+ * attention has the expanded form and pass does not support it. Otherwise makes sure that pass has memory for the
+ * vectors that the session's drafter reads (session_features); later passes in pass write these vectors. Returns
+ * VB_NO_MEMORY if there is no memory for these vectors. */
+int session_fits(const struct vb_session *s, struct pass *pass, vb_error *err);
 
 /* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured
  * draft lengths remain. session_return opens the drafter again. Later rounds then compute the rows again. session_leave
@@ -136,15 +136,15 @@ int session_draft_stopped(struct vb_session *s);
 /* Ends a round after its pass in w. The function commits the n tokens in `chosen` (n is 0 if the pass computed only a
  * part of a prompt). It removes the rows of rejected drafts and of padding from the caches. Then the drafter observes
  * (receives) the committed tokens and their hidden states. Returns the seconds that the drafter needed for this. */
-double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n);
+double session_finish(struct vb_session *s, struct pass *pass, const struct plan *p, const int32_t *chosen, size_t n);
 
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts.
- * Adds 1 to *failed if the draft ended early because logits were not finite or a callback gave an invalid answer. w is
- * a workspace of the session's model, and the drafter uses it as scratch memory. */
-int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, int most, size_t *failed);
+ * Adds 1 to *failed if the draft ended early because logits were not finite or a callback gave an invalid answer. pass
+ * is a workspace of the session's model, and the drafter uses it as scratch memory. */
+int session_propose(struct vb_session *s, struct pass *pass, int32_t *draft, int most, size_t *failed);
 
-/* Returns the vectors that the newest pass in w has computed for the session's drafter: one vector for each row of the
- * pass, from row `first` on (drafter_type.takes says which vectors). Sets *width to the length of a vector. */
-float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width);
+/* Returns the vectors that the newest pass in pass has computed for the session's drafter: one vector for each row of
+ * the pass, from row `first` on (drafter_type.takes says which vectors). Sets *width to the length of a vector. */
+float *session_features(const struct vb_session *s, const struct pass *pass, size_t first, size_t *width);
 
 #endif

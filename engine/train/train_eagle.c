@@ -102,7 +102,7 @@ int train_eagle_open(struct vb_trainer *t, const struct trainer_eagle *o, vb_err
     if (e->version == 3 && !config_three_layers(t->c->num_hidden_layers, layer))
         return vb_fail(err, VB_UNSUPPORTED, "%s has %d layers, and an EAGLE-3 head reads the rows before three of them",
                        checkpoint_dir(t->model->checkpoint), t->c->num_hidden_layers);
-    t->takes = e->version == 3 ? ROWS_THREE : ROWS_HIDDEN;
+    t->takes = e->version == 3 ? ROWS_EAGLE3 : ROWS_HIDDEN;
     t->width = (e->version == 3 ? 3 : 1) * t->c->dims.d;
     if (o->dir &&
         ((rc = drafter_check_head(o->dir, e->version, e->version == 3 ? "eagle3" : "eagle", &t->allocator, err)) ||

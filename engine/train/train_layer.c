@@ -262,7 +262,7 @@ static void dense(struct vb_trainer *t, const struct train_mlp *w, struct kept_v
 
 static struct router router_of(const struct vb_trainer *t, const struct train_layer *l)
 {
-    return forward_router(t->c, &(struct moe){.e_score_correction_bias = l->bias});
+    return model_router(t->c, &(struct moe){.e_score_correction_bias = l->bias});
 }
 
 static struct moe_weights experts_of(const struct vb_trainer *t, const struct train_layer *l)

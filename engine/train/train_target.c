@@ -11,7 +11,7 @@
 #define ROWS ((size_t)512) /* of a pass */
 
 struct target_pass {
-    struct workspace work;
+    struct pass pass;
     struct kvpool pool;
     struct kvcache *caches; /* [sequences] */
     size_t sequences, rows;
@@ -27,8 +27,8 @@ void train_target_close(struct vb_trainer *t)
     for (size_t q = 0; q < p->sequences; q++)
         kvcache_close(&p->caches[q], &t->allocator);
     kvpool_close(&p->pool, &t->allocator);
-    p->work.cx.crew = NULL; /* the trainer's */
-    workspace_close(&p->work);
+    p->pass.cx.crew = NULL; /* the trainer's */
+    pass_close(&p->pass);
     vb_free(&t->allocator, p->caches);
     vb_free(&t->allocator, p->list);
     vb_free(&t->allocator, p->to);
@@ -48,11 +48,11 @@ static int open_pass(struct vb_trainer *t, vb_error *err)
     p->caches = vb_alloc(&t->allocator, t->most, sizeof *p->caches);
     if (!p->list || !p->to || !p->caches)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the passes of the frozen model");
-    if ((rc = workspace_open(&p->work, t->model, t->cx.k, t->cx.most_threads, ROWS, 1, t->longest, 1, err)) ||
-        (rc = workspace_keep_rows(&p->work, t->takes, err)) ||
+    if ((rc = pass_open(&p->pass, t->model, t->cx.k, t->cx.most_threads, ROWS, 1, t->longest, 1, err)) ||
+        (rc = pass_keep_rows(&p->pass, t->takes, err)) ||
         (rc = kvpool_open(&p->pool, t->c->dims.layers, t->room, model_cache_layout(t->c), &t->allocator, err)))
         return rc;
-    p->work.cx.crew = t->crew;
+    p->pass.cx.crew = t->crew;
     for (; p->sequences < t->most; p->sequences++)
         if ((rc = kvcache_open_in(&p->caches[p->sequences], &p->pool, t->longest, &t->allocator, err)))
             return rc;
@@ -63,7 +63,7 @@ static int open_pass(struct vb_trainer *t, vb_error *err)
 static void keep(const struct vb_trainer *t, enum target_rows which, float *to, size_t row)
 {
     size_t width;
-    const float *from = workspace_rows(&t->target->work, which, row, &width);
+    const float *from = pass_rows(&t->target->pass, which, row, &width);
     memcpy(to, from, width * sizeof *to);
 }
 
@@ -72,11 +72,11 @@ static void run_pass(struct vb_trainer *t)
     struct target_pass *p = t->target;
     if (!p->rows)
         return;
-    forward_target(&p->work, p->list, p->rows);
+    forward_target(&p->pass, p->list, p->rows);
     train_threads(t); /* the pass may have chosen fewer */
     for (size_t i = 0; i < p->rows; i++) {
         keep(t, t->takes, t->hidden + p->to[i] * t->width, i);
-        if (t->takes == ROWS_THREE && t->final)
+        if (t->takes == ROWS_EAGLE3 && t->final)
             keep(t, ROWS_HIDDEN, t->final + p->to[i] * t->c->dims.d, i);
     }
     p->rows = 0;
@@ -91,8 +91,8 @@ int train_takes_final(const struct vb_trainer *t)
  * layer. */
 static void norm_rows(struct vb_trainer *t, size_t first, size_t n)
 {
-    size_t d = t->c->dims.d, after = t->takes == ROWS_TWO ? d : 0;
-    if (t->final && t->final != t->hidden && t->takes != ROWS_THREE)
+    size_t d = t->c->dims.d, after = t->takes == ROWS_TRUNK ? d : 0;
+    if (t->final && t->final != t->hidden && t->takes != ROWS_EAGLE3)
         op_rmsnorm(&t->cx, t->final + first * d, d, t->hidden + first * t->width + after, t->width, t->model->norm, n,
                    d, (float)t->c->rms_norm_eps);
 }
@@ -110,7 +110,7 @@ int train_target(struct vb_trainer *t, vb_error *err)
         size_t first = t->rows.first[q];
         if (s->hidden) {
             memcpy(t->hidden + first * t->width, s->hidden, (s->count - unread) * t->width * sizeof *t->hidden);
-            if (t->takes == ROWS_THREE && t->final)
+            if (t->takes == ROWS_EAGLE3 && t->final)
                 memcpy(t->final + first * d, s->final, (s->count - unread) * d * sizeof *t->final);
             continue;
         }
@@ -145,13 +145,13 @@ size_t trainer_streams(const struct vb_trainer *t, int layers[4])
     int L = t->c->num_hidden_layers, final;
     size_t width, n = 0;
     enum target_rows takes = trainer_takes(t, &width, &final);
-    if (takes == ROWS_THREE) {
+    if (takes == ROWS_EAGLE3) {
         config_three_layers(L, layers);
         n = 3;
-    } else if (takes == ROWS_TWO) {
+    } else if (takes == ROWS_TRUNK) {
         layers[n++] = L - 1;
     }
-    if (takes != ROWS_THREE || final)
+    if (takes != ROWS_EAGLE3 || final)
         layers[n++] = L;
     return n;
 }

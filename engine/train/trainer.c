@@ -225,8 +225,8 @@ int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct
     t->allocator = m->allocator_copy;
     t->cx.k = k;
     t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
-    t->takes = o.part == TRAIN_HEADS ? ROWS_TWO : ROWS_FEATURES;
-    t->width = (t->takes == ROWS_TWO ? 2 : 1) * t->c->dims.d;
+    t->takes = o.part == TRAIN_HEADS ? ROWS_TRUNK : ROWS_FEATURES;
+    t->width = (t->takes == ROWS_TRUNK ? 2 : 1) * t->c->dims.d;
     t->modules = is_eagle(&o) || o.heads ? 0 : o.modules ? o.modules : m->num_mtp;
     t->used = o.heads ? o.depths : min_int(t->modules, used_by(&o));
     open_rope(t);
@@ -261,6 +261,6 @@ int trainer_modules(const struct vb_trainer *t) { return t->modules; }
 enum target_rows trainer_takes(const struct vb_trainer *t, size_t *width, int *final)
 {
     *width = t->width;
-    *final = t->takes == ROWS_THREE && train_is_soft(t);
+    *final = t->takes == ROWS_EAGLE3 && train_is_soft(t);
     return t->takes;
 }

@@ -332,11 +332,11 @@ static void rows_that_share_a_choice(const struct vb_model *m, float *g)
     uint64_t seed = 3;
     int32_t first_tokens[] = {0, 1, 2, 3, 4, 5, 6, 7};
     struct kept_tokens kept = {first_tokens, COUNT(first_tokens)};
-    struct workspace w;
+    struct pass w;
     struct kvcache cache;
     struct row rows[N];
     float *h = calloc(3 * N * d, sizeof *h), *earlier = h + N * d, *next = earlier + N * d;
-    OK(workspace_open(&w, m, kernels_select("best", NULL), 1, N, 1, 64, 0, &err));
+    OK(pass_open(&w, m, kernels_select("best", NULL), 1, N, 1, 64, 0, &err));
     OK(kvcache_open(&cache, 1, 64, model_mtp_cache_layout(&m->config), NULL, &err));
     for (size_t i = 0; i < N * d; i++)
         h[i] = (float)random_below(&seed, 2001) * 0.001f - 1.0f;
@@ -350,7 +350,7 @@ static void rows_that_share_a_choice(const struct vb_model *m, float *g)
     assert_int_equal(kept.count, COUNT(first_tokens));
     assert_true(first_tokens[7] != 7); /* others were chosen */
     kvcache_close(&cache, NULL);
-    workspace_close(&w);
+    pass_close(&w);
     free(h);
 }
 

@@ -196,11 +196,11 @@ TEST(a_session_saved_before_its_rows_were_caught_up_fits_into_smaller_passes)
         use_length(late->length, 0, 0);
         generate(late, 30, &r);
         use_length(late->length, 2, 0);
-        late->work->stop = stop_now;
+        late->pass->stop = stop_now;
         vb_generate_options one = recording(&r, late, 1);
         OK(vb_generate(late, &one, &r.result, &err));
         assert_int_equal(r.result.finish, VB_FINISH_STOPPED);
-        late->work->stop = NULL;
+        late->pass->stop = NULL;
         OK(vb_session_save(late, path, &(vb_file_options){.replace = 1}, &err));
         vb_session_options o = {.context = 240, .threads = 1, .prefill_chunk = 1,
                                 .drafting = drafting_of(methods[i], 3, 0)};

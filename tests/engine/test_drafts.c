@@ -26,15 +26,15 @@ static struct spy {
     size_t rounds;
 } spy;
 
-static void spy_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+static void spy_observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                         size_t n)
 {
-    spy.real->observe(d, w, pos, tokens, hidden, n);
+    spy.real->observe(d, pass, pos, tokens, hidden, n);
 }
 
-static int spy_propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int spy_propose(struct drafter *d, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
-    int n = drafter_propose_one(spy.real, d, w, draft, max, failed);
+    int n = drafter_propose_one(spy.real, d, pass, draft, max, failed);
     assert_true(spy.rounds < MOST_ROUNDS && spy.session->count <= COUNT(spy.seen->tokens));
     struct proposed *p = &spy.seen[spy.rounds++];
     *p = (struct proposed){.count = spy.session->count, .max = max, .n = n};

@@ -60,7 +60,7 @@ TEST(a_pass_gives_the_official_codes_numbers)
             struct eagle e;
             struct kvcache cache;
             struct row rows[ROWS];
-            struct workspace w = {.model = m};
+            struct pass pass = {.model = m};
             static float h[ROWS * 64], g[ROWS * 64], logits[160];
             int known, three = versions[v] == 3;
             struct drafter_options o = {.kernels = kernels_select("best", &known), .threads = 1,
@@ -70,7 +70,7 @@ TEST(a_pass_gives_the_official_codes_numbers)
             OK(eagle_open(&e, head, &o, &err));
             OK(kvcache_open(&cache, 1, ROWS + STEPS, e.net.cache, NULL, &err));
             if (three)
-                eagle_features(&e, &w, h, t.aligned, ROWS);
+                eagle_features(&e, &pass, h, t.aligned, ROWS);
             else
                 memcpy(h, t.aligned, sizeof h);
             for (size_t i = 0; i < ROWS; i += chunk) {
@@ -78,11 +78,11 @@ TEST(a_pass_gives_the_official_codes_numbers)
                 for (size_t j = 0; j < S; j++)
                     rows[j] = (struct row){.cache = &cache, .token = t.ids[i + j], .index = (int32_t)(i + j),
                                            .position = (int32_t)(i + j), .slot = kvcache_append(&cache)};
-                eagle_pass(&e, &w, rows, h + i * 64, g + i * 64, h + i * 64, S);
+                eagle_pass(&e, &pass, rows, h + i * 64, g + i * 64, h + i * 64, S);
             }
             for (size_t i = 0; i < ROWS; i++) {
                 check_row(methods[v], i, h + i * 64, t.hidden, 64);
-                eagle_logits(&e, &w, logits, g + i * 64, 1);
+                eagle_logits(&e, &pass, logits, g + i * 64, 1);
                 check_row("its logits", i, logits, t.logits, head->vocab_size);
             }
             for (int step = 0; step < STEPS; step++) { /* on from its own rows */
@@ -91,8 +91,8 @@ TEST(a_pass_gives_the_official_codes_numbers)
                 assert_int_equal(token, t.steps[step]);
                 rows[0] = (struct row){.cache = &cache, .token = token, .index = at, .position = at,
                                        .slot = kvcache_append(&cache)};
-                eagle_pass(&e, &w, rows, step ? h : h + (ROWS - 1) * 64, g, h, 1);
-                eagle_logits(&e, &w, logits, g, 1);
+                eagle_pass(&e, &pass, rows, step ? h : h + (ROWS - 1) * 64, g, h, 1);
+                eagle_logits(&e, &pass, logits, g, 1);
                 check_row("logits of a step", (size_t)at, logits, t.logits, head->vocab_size);
             }
             kvcache_close(&cache, NULL);
@@ -139,13 +139,13 @@ static struct seeing {
     size_t width, rows;
 } seeing;
 
-static void observe_and_compare(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens,
+static void observe_and_compare(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens,
                                 const float *hidden, size_t n)
 {
     for (size_t j = pos == 0; j < n; j++, seeing.rows++)
         assert_memory_equal(hidden + j * seeing.width, seeing.width == 64 ? normed[pos + j - 1] : tapped[pos + j - 1],
                             seeing.width * sizeof *hidden);
-    seeing.real->observe(d, w, pos, tokens, hidden, n);
+    seeing.real->observe(d, pass, pos, tokens, hidden, n);
 }
 
 TEST(a_drafter_observes_the_rows_that_it_takes)
@@ -186,13 +186,13 @@ TEST(drafts_of_a_head_are_the_official_codes_when_its_features_are)
         int32_t drafts[STEPS];
         size_t failed = 0, width = v ? 192 : 64;
         truth_open(&t, versions[v]);
-        s->type->observe(s->drafter, s->work, 0, &(int32_t){7}, NULL, 1); /* token 0 is nobody's embedding */
+        s->type->observe(s->drafter, s->pass, 0, &(int32_t){7}, NULL, 1); /* token 0 is nobody's embedding */
         for (size_t i = 0; i < ROWS; i += 5) {
             size_t n = ROWS - i < 5 ? ROWS - i : 5;
-            s->type->observe(s->drafter, s->work, i + 1, t.ids + i, t.aligned + i * width, n);
+            s->type->observe(s->drafter, s->pass, i + 1, t.ids + i, t.aligned + i * width, n);
         }
         for (int again = 0; again < 2; again++) {
-            assert_int_equal(drafter_propose_one(s->type, s->drafter, s->work, drafts, STEPS, &failed), STEPS);
+            assert_int_equal(drafter_propose_one(s->type, s->drafter, s->pass, drafts, STEPS, &failed), STEPS);
             assert_memory_equal(drafts, t.steps, sizeof drafts);
         }
         golden_close(&t.g);
@@ -228,9 +228,9 @@ TEST(trees_of_a_head_are_the_official_codes)
         truth_open(&t, versions[v]);
         const int32_t *tokens = golden_data(&t.g, "tree_tokens", &n), *parents = golden_data(&t.g, "tree_parents", &n);
         assert_int_equal(n, TREE_NODES);
-        s->type->observe(s->drafter, s->work, 0, &(int32_t){7}, NULL, 1);
-        s->type->observe(s->drafter, s->work, 1, t.ids, t.aligned, ROWS);
-        s->type->propose_tree(s->drafter, s->work, &tree, 4, &failed);
+        s->type->observe(s->drafter, s->pass, 0, &(int32_t){7}, NULL, 1);
+        s->type->observe(s->drafter, s->pass, 1, t.ids, t.aligned, ROWS);
+        s->type->propose_tree(s->drafter, s->pass, &tree, 4, &failed);
         assert_int_equal(tree.count, TREE_NODES);
         for (int i = 0; i < TREE_NODES; i++) {
             int node = node_of(&tree, tokens, parents, i);

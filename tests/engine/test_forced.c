@@ -23,12 +23,12 @@ struct forced {
     uint64_t hidden[MOST_OBSERVED];
 };
 
-static void forced_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens,
+static void forced_observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens,
                            const float *hidden, size_t n)
 {
     struct forced *f = (struct forced *)d;
     size_t width = (size_t)vb_hidden_size(f->session->model);
-    (void)w;
+    (void)pass;
     assert_true(n > 0 && pos <= f->known && pos + n <= MOST_OBSERVED);
     for (size_t j = 0; j < n; j++) {
         f->tokens[pos + j] = tokens[j];
@@ -38,12 +38,12 @@ static void forced_observe(struct drafter *d, struct workspace *w, size_t pos, c
     f->known = pos + n;
 }
 
-static int forced_propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int forced_propose(struct drafter *d, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct forced *f = (struct forced *)d;
     size_t count = f->session->count;
     int n = f->random ? (int)random_below(&f->state, (size_t)max + 1) : max, stands = 1;
-    (void)w, (void)failed;
+    (void)pass, (void)failed;
     assert_true(max >= 1 && max <= f->session->max_draft && count + (size_t)max <= f->right_count);
     assert_int_equal(f->known, count); /* it knows the whole timeline and no more */
     for (int i = 0; i < n; i++) {

@@ -196,7 +196,7 @@ TEST(no_bit_depends_on_places)
                 place(m, i % 2 ? PLACEMENT_BIND : PLACEMENT_INTERLEAVE, &t);
                 sched_getaffinity(0, sizeof before, &before);
                 vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
-                s->work->cx.thread_cost = 1; /* threads wake for the smallest work */
+                s->pass->cx.thread_cost = 1; /* threads wake for the smallest work */
                 generate(s, 20, placed);
                 vb_session_close(s);
                 sched_getaffinity(0, sizeof after, &after);

@@ -334,7 +334,7 @@ TEST(without_the_newest_row_heads_draft_one_round_later)
             OK(vb_session_save(s, file, &how, &err));
             OK(vb_session_load(&t, m, &o, file, NULL, &err));
             struct mtp_state *state = &mtp_of(t->drafter)->state;
-            assert_int_equal(drafter_propose_one(t->type, t->drafter, t->work, drafts[0], HEADS, &failed), 0);
+            assert_int_equal(drafter_propose_one(t->type, t->drafter, t->pass, drafts[0], HEADS, &failed), 0);
             for (int k = 0; k < HEADS; k++)
                 assert_int_equal(mtp_row_count(state, k), state->count - 1);
             OK(vb_draft(s, &next[0], drafts[0], &n[0], &err));

@@ -224,8 +224,8 @@ static void run_with(const vb_model *m, const struct kernels *k, vb_session_opti
 {
     o.context = (int32_t)(n + count);
     vb_session *s = open_session(m, &o, prompt, n);
-    s->work->cx.k = k; /* by itself a session takes the best table of a name */
-    s->work->cx.thread_cost = 1.0; /* threads for the few numbers of these models too */
+    s->pass->cx.k = k; /* by itself a session takes the best table of a name */
+    s->pass->cx.thread_cost = 1.0; /* threads for the few numbers of these models too */
     generate(s, count, r);
     vb_session_close(s);
 }

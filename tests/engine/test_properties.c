@@ -406,11 +406,11 @@ TEST(threads_change_no_bit_and_do_run)
                                 .drafting.tokens = i < 2 ? -1 : 1 + i * 7 % VB_MAX_DRAFT, .poison_cut_rows = 1};
         struct kernels spying;
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
-        spied = s->work->cx.k;
+        spied = s->pass->cx.k;
         spying = *spied;
         for (int type = 0; type < WEIGHT_TYPES; type++)
             spying.matmul[type] = spying_matmul;
-        s->work->cx.k = &spying;
+        s->pass->cx.k = &spying;
         threads_seen = threads_seen_one_row = 0;
         generate(s, n, &other);
         vb_session_close(s);

@@ -112,13 +112,13 @@ static size_t bytes_of_a_pass(int dense_layers, int intermediate_size, int route
                                     .moe_intermediate_size = 32, .n_routed_experts = routed_experts,
                                     .num_experts_per_tok = 2, .n_group = 1, .topk_group = 1,
                                     .first_k_dense_replace = dense_layers, .moe_layer_freq = 1}};
-    struct workspace w;
+    struct pass p;
     vb_error err = {0};
     config_set_dims(&m.config);
-    if (workspace_open(&w, &m, kernel_tables[0], 1, 8, 8, 64, 0, &err))
+    if (pass_open(&p, &m, kernel_tables[0], 1, 8, 8, 64, 0, &err))
         fail_msg("%s", err.message);
-    size_t bytes = w.bytes;
-    workspace_close(&w);
+    size_t bytes = p.w.bytes;
+    pass_close(&p);
     return bytes;
 }
 

@@ -245,7 +245,7 @@ TEST(every_tensor_holds_the_blocks_of_its_rows)
     for (size_t i = 0; i < COUNT(models) - !have_tale(); i++)
         for (int q4 = 0; q4 < 2; q4++) {
             struct gguf *g, *witness;
-            size_t quantized = 0;
+            size_t count = 0;
             if (!has_turn(i + (size_t)q4, 2))
                 continue;
             vb_model *m = open_model(models[i]);
@@ -260,10 +260,10 @@ TEST(every_tensor_holds_the_blocks_of_its_rows)
                                                                                         is quantized */
                     strcpy(name, "token_embd.weight");
                 check_tensor(models[i], t, gguf_find_tensor(witness, name), q4 ? "Q4_0" : "Q8_0");
-                quantized += t->type->numbers == 32;
+                count += t->type->numbers == 32;
             }
             /* 80 and 72 wide */
-            assert_true(quantized > 0 || strstr(models[i], "moonlight") || strstr(models[i], "v2"));
+            assert_true(count > 0 || strstr(models[i], "moonlight") || strstr(models[i], "v2"));
             gguf_close(witness);
             gguf_close(g);
             vb_model_close(m);

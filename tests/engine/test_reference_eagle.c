@@ -126,7 +126,7 @@ static void engine_drafts(struct drafted *out, const vb_model *m, const char *di
     struct eagle e;
     struct kvcache cache;
     struct row rows[ROWS];
-    struct workspace w = {.model = m};
+    struct pass w = {.model = m};
     static float h[ROWS * 64], g[ROWS * 64], logits[ROWS * 160];
     int known;
     struct drafter_options o = {.kernels = kernels_select("best", &known), .threads = 1, .most_observed = ROWS};

@@ -46,13 +46,13 @@ struct right {
     const int32_t *timeline;
 };
 
-static void see_nothing(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+static void see_nothing(struct drafter *d, struct pass *w, size_t pos, const int32_t *tokens, const float *hidden,
                         size_t n)
 {
     (void)d, (void)w, (void)pos, (void)tokens, (void)hidden, (void)n;
 }
 
-static int propose_right(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose_right(struct drafter *d, struct pass *w, int32_t *draft, int max, size_t *failed)
 {
     const struct right *r = (const struct right *)d;
     (void)w, (void)failed;

@@ -204,16 +204,16 @@ struct right {
     const vb_session *session;
 };
 
-static void observe_nothing(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens,
+static void observe_nothing(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens,
                             const float *hidden, size_t n)
 {
-    (void)d, (void)w, (void)pos, (void)tokens, (void)hidden, (void)n;
+    (void)d, (void)pass, (void)pos, (void)tokens, (void)hidden, (void)n;
 }
 
-static int propose_right(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose_right(struct drafter *d, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     const struct right *r = (const struct right *)d;
-    (void)w, (void)failed;
+    (void)pass, (void)failed;
     memcpy(draft, r->timeline + r->session->count, (size_t)max * sizeof *draft);
     return max;
 }

@@ -341,7 +341,7 @@ static struct row chain_row(const vb_model *m, struct kvcache *cache, size_t hav
 
 /* Draft k after row i: rows 0..i read the target's rows, k more rows the output of the row before. The result is the
  * logits of the last. */
-static void chain_logits(const vb_model *m, struct workspace *w, struct kvcache *cache, const int32_t *tokens,
+static void chain_logits(const vb_model *m, struct pass *pass, struct kvcache *cache, const int32_t *tokens,
                          const float *hidden, size_t i, size_t k, float *z)
 {
     size_t d = m->config.dims.d;
@@ -351,14 +351,14 @@ static void chain_logits(const vb_model *m, struct workspace *w, struct kvcache 
     kvcache_truncate(cache, 0);
     for (size_t j = 0; j <= i; j++)
         rows[j] = chain_row(m, cache, j, 1, tokens[j + 1]);
-    forward_mtp(w, &m->mtp[0], 0, rows, hidden, g, next, i + 1);
+    forward_mtp(pass, &m->mtp[0], 0, rows, hidden, g, next, i + 1);
     memcpy(h, next + i * d, d * sizeof *h);
     memmove(g, g + i * d, d * sizeof *g);
     for (size_t step = 1; step <= k; step++) {
         rows[0] = chain_row(m, cache, i + step, 1, tokens[i + step + 1]);
-        forward_mtp(w, &m->mtp[0], 0, rows, h, g, h, 1);
+        forward_mtp(pass, &m->mtp[0], 0, rows, h, g, h, 1);
     }
-    forward_head(w, &m->mtp[0].head, z, g, 1);
+    forward_head(pass, &m->mtp[0].head, z, g, 1);
 }
 
 struct hidden_rows {
@@ -381,22 +381,22 @@ static double loss_of_chain(const vb_model *m, const int32_t *tokens, size_t n, 
     size_t V = m->config.dims.V, count = n - k - 2;
     struct hidden_rows hidden = {calloc(n * m->config.dims.d, sizeof(float)), m->config.dims.d};
     float *z = calloc(count * V, sizeof *z);
-    struct workspace w;
+    struct pass pass;
     struct kvcache cache;
     double loss = 0;
     vb_session *s = open_session(m, &(vb_session_options){.prefill = "expanded", .threads = 1}, tokens, n);
     OK(vb_evaluate(s, 0, keep_hidden, &hidden, &err));
     vb_session_close(s);
-    OK(workspace_open(&w, m, kernels_select("best", NULL), 1, n, 1, n, 1, &err));
+    OK(pass_open(&pass, m, kernels_select("best", NULL), 1, n, 1, n, 1, &err));
     OK(kvcache_open(&cache, 1, n + k, model_mtp_cache_layout(&m->config), NULL, &err));
     for (size_t i = 0; i < count; i++)
-        chain_logits(m, &w, &cache, tokens, hidden.rows, i, k, z + i * V);
+        chain_logits(m, &pass, &cache, tokens, hidden.rows, i, k, z + i * V);
     struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = 1, .most_threads = 1};
     cx.scratch_size = op_cross_entropy_scratch(count, V, 1);
     cx.scratch = aligned_alloc(64, cx.scratch_size);
     op_cross_entropy(&cx, &loss, z, z, tokens + k + 2, 1.0f, count, V);
     kvcache_close(&cache, NULL);
-    workspace_close(&w);
+    pass_close(&pass);
     free(cx.scratch);
     free(z);
     free(hidden.rows);
@@ -485,12 +485,12 @@ static void check_steps(const char *name)
     json_object_foreach(json_object_get(golden, "changes"), tensor, places)
         json_array_foreach(places, i, entry) {
             size_t at = (size_t)json_integer_value(json_array_get(entry, 0));
-            double want = json_real_value(json_array_get(entry, 1)), w = training_tensor(t, tensor)->w[at];
-            double change = w - training_tensor(before, tensor)->w[at],
+            double want = json_real_value(json_array_get(entry, 1)), pass = training_tensor(t, tensor)->w[at];
+            double change = pass - training_tensor(before, tensor)->w[at],
                    most = fabs(json_real_value(json_array_get(json_array_get(places, 0), 1)));
             double wrong = fabs(change - want);
             moved = fmax(moved, wrong / most);
-            if (!(wrong <= 1e-4 * most + 8 * 0x1p-23 * fabs(w)))
+            if (!(wrong <= 1e-4 * most + 8 * 0x1p-23 * fabs(pass)))
                 fail_msg("%s: number %zu of %s changes by %.9g in all, PyTorch's by %.9g", name, at, tensor, change,
                          want);
         }

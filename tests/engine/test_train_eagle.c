@@ -36,7 +36,7 @@ enum { T = 13, D = 3, WIDTH = 64 };
 struct drafting {
     struct eagle e;
     struct kvcache cache;
-    struct workspace w;
+    struct pass w;
 };
 
 static void drafting_open(struct drafting *x, const char *dir, int version, const struct vb_model *m)

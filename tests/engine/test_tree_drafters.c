@@ -64,7 +64,7 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
 
 /* A node's confidence, bit for bit, by chains: each of its ancestors drafted in turn by mtp_rows, which knows no
  * tree. */
-static double confidence_by_chain(struct drafter *d, struct workspace *w, const struct draft_tree *t, int node)
+static double confidence_by_chain(struct drafter *d, struct pass *pass, const struct draft_tree *t, int node)
 {
     struct mtp_state *s = &mtp_of(d)->state;
     int32_t path[VB_MAX_DRAFT], best[VB_MAX_TOPK], first;
@@ -73,13 +73,13 @@ static double confidence_by_chain(struct drafter *d, struct workspace *w, const 
     int depth = t->depth[node];
     for (int a = node; a >= 0; a = t->parent[a])
         path[t->depth[a] - 1] = t->token[a];
-    assert_int_equal(mtp_round(s, w, &first, 1, &failed), 1);
+    assert_int_equal(mtp_round(s, pass, &first, 1, &failed), 1);
     size_t N = mtp_row_count(s, 0), last = N - 1 - (before < N ? before : N - 1);
     for (int level = 0; level < depth; level++) {
         if (level) {
             memcpy(s->h, s->next + last * d_of, d_of * sizeof *s->h);
-            mtp_rows(s, w, 0, 1, 0, FROM_ITSELF, path);
-            s->net->type->logits(s->net, w, 0, s->logits, s->g, 0, 1);
+            mtp_rows(s, pass, 0, 1, 0, FROM_ITSELF, path);
+            s->net->type->logits(s->net, pass, 0, s->logits, s->g, 0, 1);
             last = 0;
         }
         int n = drafter_best(&s->options, s->logits, V, s->options.topk, best, p, &failed), found = 0;
@@ -108,12 +108,12 @@ TEST(a_nodes_row_is_that_of_the_same_drafts_as_a_chain)
             struct draft_tree t;
             size_t failed = 0;
             generate(s, 5, &r);
-            s->type->propose_tree(s->drafter, s->work, &t, 6, &failed);
+            s->type->propose_tree(s->drafter, s->pass, &t, 6, &failed);
             assert_int_equal(t.count, 40);
             for (int node = 0; node < t.count; node++) {
                 if (!has_turn((size_t)(node + round), 3))
                     continue;
-                double c = confidence_by_chain(s->drafter, s->work, &t, node);
+                double c = confidence_by_chain(s->drafter, s->pass, &t, node);
                 if (c != t.confidence[node])
                     fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g",
                              o.drafting.method, methods[i].model, round, node, t.depth[node], t.confidence[node], c);
@@ -139,8 +139,8 @@ TEST(topk_1_drafts_the_chain)
             int32_t drafts[VB_MAX_DRAFT];
             size_t failed = 0;
             generate(s, 4, &r);
-            s->type->propose_tree(s->drafter, s->work, &t, 9, &failed);
-            int n = drafter_propose_one(s->type, s->drafter, s->work, drafts, 9, &failed);
+            s->type->propose_tree(s->drafter, s->pass, &t, 9, &failed);
+            int n = drafter_propose_one(s->type, s->drafter, s->pass, drafts, 9, &failed);
             assert_int_equal(t.count, n);
             assert_memory_equal(t.token, drafts, (size_t)n * sizeof *drafts);
             for (int k = 0; k < n; k++)

@@ -21,12 +21,12 @@ struct adversary {
     uint64_t hidden[MOST_OBSERVED];
 };
 
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+static void observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n)
 {
     struct adversary *a = (struct adversary *)d;
     size_t width = (size_t)vb_hidden_size(a->session->model);
-    (void)w;
+    (void)pass;
     assert_true(n > 0 && pos <= a->known && pos + n <= MOST_OBSERVED);
     for (size_t j = 0; j < n; j++) {
         a->tokens[pos + j] = tokens[j];
@@ -36,9 +36,9 @@ static void observe(struct drafter *d, struct workspace *w, size_t pos, const in
     a->known = pos + n;
 }
 
-static int propose_nothing(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose_nothing(struct drafter *d, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
-    (void)d, (void)w, (void)draft, (void)max, (void)failed;
+    (void)d, (void)pass, (void)draft, (void)max, (void)failed;
     return 0;
 }
 
@@ -64,12 +64,12 @@ static void count_by_hand(struct adversary *a, const struct draft_tree *t)
     a->rounds++;
 }
 
-static void propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *t, int depth, size_t *failed)
+static void propose_tree(struct drafter *d, struct pass *pass, struct draft_tree *t, int depth, size_t *failed)
 {
     struct adversary *a = (struct adversary *)d;
     size_t count = a->session->count;
     int n = (int)random_below(&a->state, (size_t)a->session->max_drafts + 1), right = -1;
-    (void)w, (void)failed;
+    (void)pass, (void)failed;
     assert_true(depth >= 1 && depth <= a->session->max_draft && count + (size_t)depth < a->right_count + 1);
     assert_int_equal(a->known, count);
     t->count = 0;

@@ -34,7 +34,7 @@ size_t toy_round(struct toy *t, const int32_t *drafts, int count)
     size_t n = 0;
     t->run.plan = (struct plan){.committed = 1, .drafts = count, .chooses = 1, .logits = t->logits};
     memcpy(t->run.plan.draft, drafts, (size_t)count * sizeof *drafts);
-    OK(decode_choose(&t->run, &t->work, chosen, &n, &err));
+    OK(decode_choose(&t->run, &t->pass, chosen, &n, &err));
     for (size_t i = 0; i < n; i++)
         t->tokens[t->session.count + i] = chosen[i];
     t->session.count += n;

@@ -12,7 +12,7 @@
 struct toy {
     struct vb_model model;
     struct vb_session session;
-    struct workspace work;
+    struct pass pass;
     struct run run;
     vb_generate_options options;
     vb_result result;

@@ -66,9 +66,9 @@ static int prepare(struct bench *b)
     int code = cli_session(c, 1, 1, &probe); /* reports an error if the options are wrong */
     if (code != EXIT_DONE)
         return code;
-    b->threads = probe->work->cx.threads < 256 ? probe->work->cx.threads : 256;
+    b->threads = probe->pass->cx.threads < 256 ? probe->pass->cx.threads : 256;
     b->isa = k->name;
-    b->cx.bf16 = probe->work->cx.bf16;
+    b->cx.bf16 = probe->pass->cx.bf16;
     vb_session_close(probe);
     c->session.threads = b->threads;
     c->session.exact_threads = 1;

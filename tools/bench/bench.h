@@ -131,8 +131,8 @@ void bench_close_module(struct bench *b);
 double bench_pass_bytes(const struct bench_item *i);
 /* bench_clock_on starts b->clock for the next pass in w. bench_clock_off stops it, and stores the times of the parts
  * and their sum in i->times and i->seconds. For an item without `times`, both do nothing. */
-void bench_clock_on(struct bench *b, const struct bench_item *i, struct workspace *w);
-void bench_clock_off(struct bench *b, struct bench_item *i, struct workspace *w);
+void bench_clock_on(struct bench *b, const struct bench_item *i, struct pass *pass);
+void bench_clock_off(struct bench *b, struct bench_item *i, struct pass *pass);
 /* Measures the machine, then runs this item once and stores its time in i->seconds[b->rounds]. Returns nonzero on
  * error. */
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);

@@ -15,11 +15,11 @@ struct forced { /* passed as a pointer to struct drafter */
 
 static struct forced *of(const struct drafter *d) { return (struct forced *)(uintptr_t)d; }
 
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+static void observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n)
 {
     of(d)->known = pos + n;
-    of(d)->type->observe(of(d)->inner, w, pos, tokens, hidden, n);
+    of(d)->type->observe(of(d)->inner, pass, pos, tokens, hidden, n);
 }
 
 /* Returns a random number in [0, 1). It depends only on the index of the token, so that the same drafts are correct in
@@ -32,10 +32,10 @@ static double chance(size_t index)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *d, struct pass *pass, int32_t *draft, int max, size_t *failed)
 {
     struct forced *f = of(d);
-    int n = drafter_propose_one(f->type, f->inner, w, draft, max, failed);
+    int n = drafter_propose_one(f->type, f->inner, pass, draft, max, failed);
     for (int i = 0; i < n; i++) {
         size_t index = f->known + (size_t)i;
         int32_t token = index < f->count ? f->plain[index] : 0;
@@ -44,10 +44,10 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return n;
 }
 
-static void after_prompt(struct drafter *d, struct workspace *w)
+static void after_prompt(struct drafter *d, struct pass *pass)
 {
     if (of(d)->type->after_prompt)
-        of(d)->type->after_prompt(of(d)->inner, w);
+        of(d)->type->after_prompt(of(d)->inner, pass);
 }
 
 static size_t rewind_rows(const struct drafter *d) { return of(d)->type->rewind(of(d)->inner); }

@@ -17,11 +17,11 @@ struct bench_module {
 static void pass(struct bench *b, size_t first, size_t count)
 {
     struct bench_module *m = b->module;
-    struct workspace *w = m->session->work;
+    struct pass *pass = m->session->pass;
     for (size_t i = 0; i < count; i++)
         m->rows[i] = m->net->type->row(m->net, &m->cache, 0, first + i, 1, b->text[first + i + 1]);
-    m->net->type->pass(m->net, w, 0, m->rows, m->h, m->g, m->g, count);
-    m->net->type->logits(m->net, w, 0, w->logits, m->g + (count - 1) * m->net->width, 0, 1);
+    m->net->type->pass(m->net, pass, 0, m->rows, m->h, m->g, m->g, count);
+    m->net->type->logits(m->net, pass, 0, pass->w.logits, m->g + (count - 1) * m->net->width, 0, 1);
 }
 
 /* Fills the cache with `depth` rows. */
@@ -44,7 +44,7 @@ static int open_module(struct bench *b, size_t depth, vb_error *err)
     cli_must(m->g);
     for (size_t i = 0; i < depth * m->net->width; i++)
         m->h[i] = ((const float *)b->data)[i % (b->bytes / sizeof(float))];
-    m->net->type->first_row(m->net, m->session->work, &m->cache, 0, 1, b->text[0]);
+    m->net->type->first_row(m->net, m->session->pass, &m->cache, 0, 1, b->text[0]);
     pass(b, 0, depth);
     return 0;
 }
@@ -55,9 +55,9 @@ int bench_run_module(struct bench *b, struct bench_item *i, vb_error *err)
         return 1;
     struct bench_module *m = b->module;
     size_t length = m->cache.length;
-    bench_clock_on(b, i, m->session->work);
+    bench_clock_on(b, i, m->session->pass);
     pass(b, i->depth, 1);
-    bench_clock_off(b, i, m->session->work);
+    bench_clock_off(b, i, m->session->pass);
     kvcache_truncate(&m->cache, length);
     return 0;
 }

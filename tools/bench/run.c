@@ -123,15 +123,15 @@ static void run_of_machine(struct bench *b, struct bench_item *i)
     b->read = i->work.bytes / i->seconds[b->rounds];
 }
 
-void bench_clock_on(struct bench *b, const struct bench_item *i, struct workspace *w)
+void bench_clock_on(struct bench *b, const struct bench_item *i, struct pass *pass)
 {
     if (!i->times)
         return;
-    w->cx.clock = &b->clock;
+    pass->cx.clock = &b->clock;
     op_clock_start(&b->clock, b->threads, PART_OUTSIDE);
 }
 
-void bench_clock_off(struct bench *b, struct bench_item *i, struct workspace *w)
+void bench_clock_off(struct bench *b, struct bench_item *i, struct pass *pass)
 {
     if (!i->times)
         return;
@@ -140,7 +140,7 @@ void bench_clock_off(struct bench *b, struct bench_item *i, struct workspace *w)
     i->seconds[b->rounds] = 0;
     for (int part = 0; part < PASS_PARTS; part++)
         i->seconds[b->rounds] += b->clock.part[part].seconds;
-    w->cx.clock = NULL;
+    pass->cx.clock = NULL;
 }
 
 static int run_prefill(struct bench *b, struct bench_item *i, vb_error *err)
@@ -155,10 +155,10 @@ static int run_prefill(struct bench *b, struct bench_item *i, vb_error *err)
         return 1;
     int failed = vb_append(s, b->text, i->rows, err);
     double start = cli_seconds();
-    bench_clock_on(b, i, s->work);
+    bench_clock_on(b, i, s->pass);
     failed = failed || vb_generate(s, &g, &r, err);
     i->seconds[b->rounds] = cli_seconds() - start;
-    bench_clock_off(b, i, s->work);
+    bench_clock_off(b, i, s->pass);
     vb_session_close(s);
     return failed;
 }
@@ -178,10 +178,10 @@ static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
     if (failed)
         return 1;
     double start = cli_seconds();
-    bench_clock_on(b, i, i->session->work);
+    bench_clock_on(b, i, i->session->pass);
     failed = vb_evaluate(i->session, 0, no_row, NULL, err);
     i->seconds[b->rounds] = cli_seconds() - start;
-    bench_clock_off(b, i, i->session->work);
+    bench_clock_off(b, i, i->session->pass);
     return failed || vb_truncate(i->session, i->depth + 1, err);
 }
 
@@ -235,7 +235,7 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     o.drafting.tree.nodes = i->topk ? o.drafting.tree.nodes : 0;
     int failed = vb_session_open(&s, b->c->model, &o, err);
     if (counter && s)
-        s->work->cx.tensor_cores = 0; /* the CPU counts */
+        s->pass->cx.tensor_cores = 0; /* the CPU counts */
     if (!failed && i->force >= 0)
         bench_force(s, b->plain, b->prompt + b->length, i->force);
     failed = failed || vb_append(s, b->text, b->prompt, err) || vb_generate(s, &g, &r, err);

@@ -1,0 +1,181 @@
+#include "engine/pass/step.h"
+
+#include "engine/pass/tap.h"
+#include "ops/add.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/ranks.h"
+#include "ops/rmsnorm.h"
+
+#include <string.h>
+
+/* ---- from the table ---- */
+
+float *step_array(const struct pass *p, enum pass_value v)
+{
+    const struct workspace *w = &p->w;
+    float *const array[PASS_ARRAYS] = {[ARRAY_X] = w->x, [ARRAY_NORMED] = w->normed, [ARRAY_DELTA] = w->delta,
+                                       [ARRAY_Q_A] = w->q_a, [ARRAY_Q] = w->q, [ARRAY_KV_A] = w->kv_a,
+                                       [ARRAY_HEADS] = w->heads, [ARRAY_CONCAT] = w->concat,
+                                       [ARRAY_INDEX_K] = w->index_k, [ARRAY_INDEX_Q] = w->index_q,
+                                       [ARRAY_INDEX_W] = w->index_w, [ARRAY_SCORES] = w->scores,
+                                       [ARRAY_HIDDEN] = w->hidden, [ARRAY_TAKEN] = (float *)(uintptr_t)p->taken,
+                                       [ARRAY_GIVEN] = p->given};
+    const struct value_row *row = &value_table[v];
+    return array[row->array] + (row->at ? row->at(&p->model->config) : 0);
+}
+
+static const void *weight(const struct pass *p, enum pass_value v)
+{
+    const void *of[] = {[OF_PASS] = p->model, [OF_LAYER] = p->l, [OF_MODULE] = p->module};
+    return (const char *)of[value_table[v].place] + value_table[v].weight;
+}
+
+static const struct weight_view *matrix(const struct pass *p, enum pass_value v) { return weight(p, v); }
+static const float *vector(const struct pass *p, enum pass_value v) { return *(const float *const *)weight(p, v); }
+
+/* ---- what all steps have in common ---- */
+
+static int is_computed(const struct pass *p, enum pass_value v)
+{
+    return (p->only == NO_VALUE || p->only == v) && value_exists(v, &p->model->config, p->layer);
+}
+
+int step_begins(struct pass *p, enum pass_value v)
+{
+    if (!is_computed(p, v))
+        return 0;
+    op_enter(&p->cx, (int)value_table[v].part);
+    return 1;
+}
+
+static void keep(struct pass *p, enum pass_value v)
+{
+    for (const struct keep *k = p->keep; k < p->keep + p->keeps; k++) {
+        if (k->value != v || k->layer != p->layer)
+            continue;
+        struct value_shape shape = value_shape(v, &p->model->config);
+        float *from = step_array(p, v);
+        p->side.show(p, from, p->S * shape.pitch);
+        for (size_t s = 0; s < p->S; s++)
+            memcpy(k->to + s * k->pitch, from + s * shape.pitch, shape.inner * sizeof *from);
+    }
+}
+
+/* If somebody wants to see the values, each rank gets those of the other ranks' attention heads. */
+static void share_heads(struct pass *p, enum pass_value v)
+{
+    const struct dims *dims = &p->model->config.dims;
+    size_t width = value_table[v].width(&p->model->config);
+    if (p->cx.ranks && p->cx.ranks->taps_all && value_table[v].division == BY_HEADS)
+        op_gather_floats(&p->cx, step_array(p, v), p->S, width, attention_head_unit(dims->v) * (width / dims->H));
+}
+
+void step_ends(struct pass *p, enum pass_value v)
+{
+    share_heads(p, v);
+    keep(p, v);
+    if (p->tapper)
+        tapper_value(p->tapper, p, v, step_array(p, v));
+}
+
+void step_probes(struct pass *p, const char *under)
+{
+    if (p->tapper)
+        tapper_operator(p->tapper, p, under);
+}
+
+/* The input of a step. If it only passes on the numbers of an earlier value, it was not reported yet. */
+static enum pass_value read_input(struct pass *p, enum pass_value v)
+{
+    enum pass_value from = value_input(v, 0, &p->model->config, p->layer);
+    if (value_table[from].is_copy && p->only == NO_VALUE && value_table[from].count == 1)
+        step_ends(p, from);
+    return from;
+}
+
+/* ---- steps ---- */
+
+void norm(struct pass *p, enum pass_value v)
+{
+    const struct config *c = &p->model->config;
+    if (!step_begins(p, v))
+        return;
+    enum pass_value from = read_input(p, v);
+    struct value_shape in = value_shape(from, c), out = value_shape(v, c);
+    double eps = v == Q_A_NORM || v == LATENT ? c->latent_eps : c->rms_norm_eps;
+    op_rmsnorm(&p->cx, step_array(p, v), out.pitch, step_array(p, from), in.pitch, vector(p, v), p->S, out.inner,
+               (float)eps);
+    step_ends(p, v);
+}
+
+/* The numbers of a divided value that this process computes begin here. */
+static float *own_part(const struct pass *p, enum pass_value v)
+{
+    size_t head = value_table[v].division == BY_HEADS
+                      ? value_table[v].width(&p->model->config) / p->model->config.dims.H
+                      : 0;
+    return step_array(p, v) + pass_heads(p).begin * head;
+}
+
+void step_linears(struct pass *p, const enum pass_value *list)
+{
+    struct linear layers[OP_LINEAR_MOST];
+    enum pass_value computed[OP_LINEAR_MOST];
+    size_t count = 0;
+    for (; *list != VALUES; list++)
+        if (is_computed(p, *list)) {
+            layers[count] = (struct linear){own_part(p, *list), matrix(p, *list),
+                                            value_table[*list].width(&p->model->config)};
+            computed[count++] = *list;
+        }
+    if (!count)
+        return;
+    op_enter(&p->cx, (int)value_table[computed[0]].part);
+    op_linears(&p->cx, layers, count, step_array(p, value_input(computed[0], 0, &p->model->config, p->layer)), p->S);
+    for (size_t i = 0; i < count; i++)
+        step_ends(p, computed[i]);
+}
+
+void linear(struct pass *p, enum pass_value v)
+{
+    const struct config *c = &p->model->config;
+    if (value_table[v].division != BY_ROWS) {
+        linears(p, v);
+        return;
+    }
+    if (!step_begins(p, v))
+        return;
+    enum pass_value from = read_input(p, v);
+    size_t head = c->dims.v, unit = value_table[from].division == BY_HEADS ? attention_head_unit(head) * head : 0;
+    op_linear_divided(&p->cx, step_array(p, v), value_table[v].width(c), step_array(p, from), unit, matrix(p, v), p->S);
+    step_ends(p, v);
+}
+
+void residual(struct pass *p, enum pass_value v)
+{
+    if (!step_begins(p, v))
+        return;
+    op_add(&p->cx, p->w.x, p->w.delta, p->S * p->model->config.dims.d);
+    step_ends(p, v);
+}
+
+void embed_tokens(struct pass *p, enum pass_value v)
+{
+    size_t d = p->model->config.dims.d;
+    if (!step_begins(p, v))
+        return;
+    op_embed(&p->cx, step_array(p, v), d, matrix(p, v), p->w.ids, p->S);
+    for (size_t s = 0; s < p->S && p->module && p->model->config.conventions.value[FIRST_EMBEDDING]; s++)
+        if (p->rows[s].position == 0)
+            memset(p->w.x + s * d, 0, d * sizeof *p->w.x);
+    step_ends(p, v);
+}
+
+void join(struct pass *p, enum pass_value v)
+{
+    if (step_begins(p, v))
+        step_ends(p, v);
+}
+
+void copy_taken(struct pass *p) { memcpy(p->w.x, p->taken, p->S * p->model->config.dims.d * sizeof *p->taken); }

@@ -1,0 +1,38 @@
+/* engine/pass/step.h -- the steps of a pass: each computes one value, or several, of all rows (engine/model/values.h).
+ *
+ * The table says what a step reads, where it writes, which weight it uses, and to which part of a pass its time
+ * belongs. A step does nothing if the layer has no such value. When it has the value, it copies it for whoever keeps it
+ * (struct keep), and reports it to the tap callback. */
+#ifndef VB_STEP_H
+#define VB_STEP_H
+
+#include "engine/pass/pass.h"
+
+/* RMSNorm of the value's input, with the value's weight. */
+void norm(struct pass *p, enum pass_value v);
+/* A linear layer. */
+void linear(struct pass *p, enum pass_value v);
+/* Several linear layers that read the same value; those that the layer lacks are left out. They share a parallel
+ * region. */
+#define linears(p, ...) step_linears(p, (const enum pass_value[]){__VA_ARGS__, VALUES})
+void step_linears(struct pass *p, const enum pass_value *list);
+/* The residual stream x += delta: what attention or the feed-forward part gave. */
+void residual(struct pass *p, enum pass_value v);
+/* The embeddings of the rows' tokens. */
+void embed_tokens(struct pass *p, enum pass_value v);
+/* The value consists of its inputs, which are there: it only has to be reported. */
+void join(struct pass *p, enum pass_value v);
+/* x = the hidden states that the module takes. */
+void copy_taken(struct pass *p);
+
+/* For steps with an operator of their own: whether to compute the value in this layer; and then what follows: reporting
+ * it. */
+int step_begins(struct pass *p, enum pass_value v);
+void step_ends(struct pass *p, enum pass_value v);
+/* What an operator reports from inside (struct op_probe) is of the present layer, with this text before its name. */
+void step_probes(struct pass *p, const char *under);
+
+/* The array of a value, from its row 0 on. */
+float *step_array(const struct pass *p, enum pass_value v);
+
+#endif
