@@ -37,16 +37,7 @@ void ref_back_scores_of_head(const struct ref_heads *d, const double *dscores, c
         }
 }
 
-/* out[i] = [a[i] ; b[i]], the reverse of ref_split */
-static void join(double *out, const double *a, size_t A, const double *b, size_t B, size_t rows)
-{
-    for (size_t i = 0; i < rows; i++) {
-        memcpy(out + i * (A + B), a + i * A, A * sizeof *out);
-        memcpy(out + i * (A + B) + A, b + i * B, B * sizeof *out);
-    }
-}
-
-/* In reverse order of the formulas at ref_attention in layers.c:
+/* In reverse order of the formulas at ref_attention in attention.c:
  *     out = W_O heads                    dheads, and then dq_nope, dq_rope, dk_nope, dk_rope, dv of each head
  *     [k_nope ; v] = W_UKV latent        dlatent
  *     latent = RMSNorm(c_kv), k_rope = RoPE(k), [c_kv ; k] = W_DKV x
@@ -90,7 +81,7 @@ void ref_back_attention(struct reference_back *b, double *dx, const struct refer
     ref_back_value(b, "k_rope", -1, S, (int)R, d->k_rope);
     ref_back_value(b, "q_rope", -1, S * (int)H, (int)R, d->q_rope);
 
-    join(b->dkv, d->k_nope, N, d->v, V, rows * H);
+    ref_join(b->dkv, d->k_nope, N, d->v, V, rows * H);
     ref_back_value(b, "kv", -1, S, (int)(H * (N + V)), b->dkv);
     ref_back_clear(b->dlatent, rows * C);
     ref_back_matrix(b, b->dlatent, &w->kv_b_proj, b->dkv, run->latent, S);
@@ -100,12 +91,12 @@ void ref_back_attention(struct reference_back *b, double *dx, const struct refer
     ref_back_clear(b->dc_kv, rows * C);
     ref_back_norm_of(b, b->dc_kv, &w->kv_a_norm, b->dlatent, b->c_kv, S, eps);
     ref_back_rope(d->k_rope, run->cosine, run->sine, S, 1, (int)R, interleave);
-    join(b->dkv_a, b->dc_kv, C, d->k_rope, R, rows);
+    ref_join(b->dkv_a, b->dc_kv, C, d->k_rope, R, rows);
     ref_back_value(b, "kv_a", -1, S, (int)(C + R), b->dkv_a);
     ref_back_matrix(b, dx, &w->kv_a_proj, b->dkv_a, x, S);
 
     ref_back_rope(d->q_rope, run->cosine, run->sine, S, (int)H, (int)R, interleave);
-    join(b->dq, d->q_nope, N, d->q_rope, R, rows * H);
+    ref_join(b->dq, d->q_nope, N, d->q_rope, R, rows * H);
     ref_scale_queries(run, b->dq, S, H * (N + R));
     ref_back_value(b, "q", -1, S, (int)(H * (N + R)), b->dq);
     if (!Q) {
@@ -115,7 +106,7 @@ void ref_back_attention(struct reference_back *b, double *dx, const struct refer
     ref_back_clear(b->dq_a_norm, rows * Q);
     ref_back_matrix(b, b->dq_a_norm, &w->q_b_proj, b->dq, run->q_a, S);
     ref_back_value(b, "q_a_norm", -1, S, (int)Q, b->dq_a_norm);
-    ref_linear(run, b->q_a, &w->q_a_proj, x, S);
+    ref_linear(run, NULL, b->q_a, &w->q_a_proj, x, S);
     ref_back_clear(b->dq_a, rows * Q);
     ref_back_norm_of(b, b->dq_a, &w->q_a_norm, b->dq_a_norm, b->q_a, S, eps);
     ref_back_value(b, "q_a", -1, S, (int)Q, b->dq_a);

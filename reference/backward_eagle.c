@@ -140,7 +140,7 @@ void ref_back_eagle_layer(struct ref_eagle_run *r, double *dh, double *dy, doubl
             dy[i] += dg[i];
     }
     ref_back_value(b, "residual", -1, S, d, dy);
-    ref_norm(run, b->normed, &e->post_attention_norm, r->middle, S, eps);
+    ref_norm(run, NULL, b->normed, &e->post_attention_norm, r->middle, S, eps);
     ref_back_clear(b->dnormed, n);
     ref_back_mlp(b, b->dnormed, &e->mlp, -1, dy, b->normed, S);
     ref_back_value(b, "post_attention_layernorm", -1, S, d, b->dnormed);

@@ -29,12 +29,13 @@ struct eagle_step {
 /* -- the target ---------------------------------------------------------------------------------------------------- */
 
 /* Copies the residual stream before layer l to its place in `rows` if it is one of the three. */
-static void keep_row(struct eagle_step *p, int l, int S)
+static void keep_row(void *context, int l, const double *x, int S)
 {
+    struct eagle_step *p = context;
     size_t T = p->run.target.c->dims.d;
     for (size_t i = 0; i < 3 && p->e->version == 3; i++)
         for (size_t s = 0; p->e->three[i] == l && s < (size_t)S; s++)
-            memcpy(p->rows + (3 * s + i) * T, p->hidden + s * T, T * sizeof *p->rows);
+            memcpy(p->rows + (3 * s + i) * T, x + s * T, T * sizeof *x);
 }
 
 /* The target's logits, narrowed to the head's vocabulary */
@@ -53,18 +54,11 @@ static void narrow(struct eagle_step *p, int S)
 static void target_forward(struct eagle_step *p, const int32_t *tok, int S)
 {
     struct reference_run *run = &p->run.target;
-    const struct reference *r = run->r;
     run->layer = -1;
-    ref_rope_tables(run, 0, S);
-    ref_embed(run, p->hidden, &r->embed, tok, S);
-    for (run->layer = 0; run->layer < run->c->num_hidden_layers; run->layer++) {
-        keep_row(p, run->layer, S);
-        ref_decoder_layer(run, &r->layers[run->layer], p->hidden, S);
-    }
-    run->layer = -1;
-    ref_norm(run, p->hidden, &r->norm, p->hidden, S, run->c->rms_norm_eps);
-    ref_value(run, "norm", -1, S, run->c->hidden_size, p->hidden);
-    ref_head(run, p->all_z, &r->head, p->hidden, S);
+    run->watch = keep_row;
+    run->watch_context = p;
+    ref_target(run, p->hidden, tok, S);
+    ref_head(run, p->all_z, &run->r->head, p->hidden, S);
     narrow(p, S);
 }
 
@@ -220,35 +214,17 @@ static int allocate(struct eagle_step *p, int S, int R, vb_error *err)
            depths = (size_t)p->loss.depths, V = (size_t)p->e->vocab;
     size_t three = p->e->version == 3 ? 3 * target->d : 0;
     size_t ints = (2 * r + 2 * s + 1) * sizeof(int) / sizeof(double) + 1, mask = r * r / sizeof(double) + 1;
-    struct {
-        double **at;
-        size_t count;
-    } part[] = {
-        {&p->hidden, s * target->d},
-        {&p->rows, s * three},
-        {&p->drows, s * three},
-        {&p->all_z, s * target->V},
-        {&p->target_z, s * V},
-        {&p->depths.taken, (depths + 1) * plane},
-        {&p->dtaken, (depths + 1) * plane},
-        {&p->dg, depths * plane},
-        {&p->depths.in, pass},
-        {&p->y, pass},
-        {&p->g, pass},
-        {&p->dy, pass},
-        {&p->din, pass},
-        {&p->dg_all, pass},
-        {&p->z, s * V},
-        {&p->dz, s * V},
+    struct ref_part part[] = {
+        {&p->hidden, s * target->d}, {&p->rows, s * three}, {&p->drows, s * three}, {&p->all_z, s * target->V},
+        {&p->target_z, s * V}, {&p->depths.taken, (depths + 1) * plane}, {&p->dtaken, (depths + 1) * plane},
+        {&p->dg, depths * plane}, {&p->depths.in, pass}, {&p->y, pass}, {&p->g, pass}, {&p->dy, pass},
+        {&p->din, pass}, {&p->dg_all, pass}, {&p->z, s * V}, {&p->dz, s * V},
     };
-    size_t total = 0, parts = sizeof part / sizeof *part;
-    for (size_t i = 0; i < parts; i++)
-        total += part[i].count;
+    size_t parts = sizeof part / sizeof *part, total = ref_carve(part, parts, NULL);
     double *next = p->memory = vb_alloc(&p->e->own->allocator, total + ints + mask, sizeof *next);
     if (!next)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the values of %d tokens in a training step", S);
-    for (size_t i = 0; i < parts; next += part[i++].count)
-        *part[i].at = next;
+    next += ref_carve(part, parts, next);
     p->depths.places = (int *)(void *)next;
     p->depths.tok = p->depths.places + r;
     p->labels = p->depths.tok + r;

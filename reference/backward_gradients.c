@@ -147,53 +147,23 @@ int ref_back_open(struct reference_back *b, const struct reference *r, const str
         size_t rows = (size_t)gradients->of[i].rows, cols = (size_t)gradients->of[i].cols;
         largest = rows * cols > largest ? rows * cols : largest;
     }
-    struct {
-        double **at;
-        size_t count;
-    } part[] = {
-        {&b->w, largest},
-        {&b->normed, s * D},
-        {&b->middle, s * D},
-        {&b->dnormed, s * D},
-        {&b->q_a, s * Q},
-        {&b->dq_a, s * Q},
-        {&b->dq_a_norm, s * Q},
-        {&b->dq, s * H * (N + R)},
-        {&b->dkv_a, s * (C + R)},
-        {&b->dlatent, s * C},
-        {&b->c_kv, s * C},
-        {&b->dc_kv, s * C},
-        {&b->dheads_of.q_nope, s * H * N},
-        {&b->dheads_of.q_rope, s * H * R},
-        {&b->dheads_of.k_nope, s * H * N},
-        {&b->dheads_of.k_rope, s * R},
-        {&b->dheads_of.v, s * H * V},
-        {&b->dkv, s * H * (N + V)},
-        {&b->dheads, s * H * V},
-        {&b->dp, s * s},
-        {&b->dscores_of_head, s * s},
-        {&b->product, s * W},
-        {&b->dgate, s * W},
-        {&b->dup, s * W},
-        {&b->dproduct, s * W},
-        {&b->drouter, s * E},
-        {&b->dscores, s * E},
-        {&b->dweights, s * X},
-        {&b->drouted, s * X * D},
-        {&b->expert_in, s * D},
-        {&b->dexpert_in, s * D},
-        {&b->dexpert_out, s * D},
+    struct ref_part part[] = {
+        {&b->w, largest}, {&b->normed, s * D}, {&b->middle, s * D}, {&b->dnormed, s * D}, {&b->q_a, s * Q},
+        {&b->dq_a, s * Q}, {&b->dq_a_norm, s * Q}, {&b->dq, s * H * (N + R)}, {&b->dkv_a, s * (C + R)},
+        {&b->dlatent, s * C}, {&b->c_kv, s * C}, {&b->dc_kv, s * C}, {&b->dheads_of.q_nope, s * H * N},
+        {&b->dheads_of.q_rope, s * H * R}, {&b->dheads_of.k_nope, s * H * N}, {&b->dheads_of.k_rope, s * R},
+        {&b->dheads_of.v, s * H * V}, {&b->dkv, s * H * (N + V)}, {&b->dheads, s * H * V}, {&b->dp, s * s},
+        {&b->dscores_of_head, s * s}, {&b->product, s * W}, {&b->dgate, s * W}, {&b->dup, s * W},
+        {&b->dproduct, s * W}, {&b->drouter, s * E}, {&b->dscores, s * E}, {&b->dweights, s * X},
+        {&b->drouted, s * X * D}, {&b->expert_in, s * D}, {&b->dexpert_in, s * D}, {&b->dexpert_out, s * D},
     };
-    size_t parts = sizeof part / sizeof *part, total = 0;
-    for (size_t i = 0; i < parts; i++)
-        total += part[i].count;
+    size_t parts = sizeof part / sizeof *part, total = ref_carve(part, parts, NULL);
     double *next = b->memory = vb_alloc(&r->allocator, total, sizeof *next);
     if (!next) {
         ref_run_close(&b->run);
         return vb_fail(err, VB_NO_MEMORY, "no memory for the intermediate gradients of %d tokens", S);
     }
-    for (size_t i = 0; i < parts; next += part[i++].count)
-        *part[i].at = next;
+    ref_carve(part, parts, next);
     return VB_OK;
 }
 

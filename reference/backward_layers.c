@@ -134,8 +134,8 @@ void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_m
     int W = w->gate_proj.rows;
     size_t n = (size_t)S * (size_t)W;
     double *gate = b->run.gate, *up = b->run.up;
-    ref_linear(&b->run, gate, &w->gate_proj, x, S);
-    ref_linear(&b->run, up, &w->up_proj, x, S);
+    ref_linear(&b->run, NULL, gate, &w->gate_proj, x, S);
+    ref_linear(&b->run, NULL, up, &w->up_proj, x, S);
     for (size_t i = 0; i < n; i++)
         b->product[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
 
@@ -160,11 +160,11 @@ void ref_back_layer(struct reference_back *b, double *dx, const struct reference
     int D = run->c->hidden_size;
     size_t n = (size_t)S * run->c->dims.d;
     double eps = run->c->rms_norm_eps;
-    ref_norm(run, b->normed, &w->input_norm, x, S, eps);
+    ref_norm(run, NULL, b->normed, &w->input_norm, x, S, eps);
     ref_attention(run, b->middle, &w->attention, b->normed, S);
     for (size_t i = 0; i < n; i++)
         b->middle[i] += x[i];
-    ref_norm(run, b->normed, &w->post_attention_norm, b->middle, S, eps);
+    ref_norm(run, NULL, b->normed, &w->post_attention_norm, b->middle, S, eps);
 
     ref_back_value(b, "residual", -1, S, D, dx);
     ref_back_clear(b->dnormed, n);
@@ -176,7 +176,7 @@ void ref_back_layer(struct reference_back *b, double *dx, const struct reference
     ref_back_norm_of(b, dx, &w->post_attention_norm, b->dnormed, b->middle, S, eps);
 
     ref_back_value(b, "residual", -1, S, D, dx);
-    ref_norm(run, b->normed, &w->input_norm, x, S, eps);
+    ref_norm(run, NULL, b->normed, &w->input_norm, x, S, eps);
     ref_back_clear(b->dnormed, n);
     ref_back_attention(b, b->dnormed, &w->attention, dx, b->normed, S);
     ref_back_value(b, "input_layernorm", -1, S, D, b->dnormed);

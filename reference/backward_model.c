@@ -36,8 +36,7 @@ struct backward_step {
 
 static void logits(struct backward_step *p, const struct matrix *w, const double *h, int S)
 {
-    ref_linear(&p->back.run, p->z, w, h, S);
-    ref_value(&p->back.run, "logits", -1, S, w->rows, p->z);
+    ref_head(&p->back.run, p->z, w, h, S);
     ref_back_clear(p->dz, (size_t)S * p->r->config.dims.V);
 }
 
@@ -134,7 +133,7 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
         before[i] += dhanded[i - first];
     ref_back_value(b, "shared_head_norm", -1, rows, D, p->dout);
     ref_back_norm_of(b, p->dx, &w->norm, p->dout, b->run.stream, rows, eps);
-    ref_linear(&b->run, p->module_x, &w->eh_proj, b->run.concat, rows);
+    ref_linear(&b->run, NULL, p->module_x, &w->eh_proj, b->run.concat, rows);
     ref_back_layer(b, p->dx, &w->layer, p->module_x, rows);
     ref_back_value(b, "eh_proj", -1, rows, D, p->dx);
 
@@ -172,8 +171,7 @@ static void run_head(struct backward_step *p, int k, int rows)
     ref_show(run, "trunk", -1, rows, p->r->config.hidden_size, p->next);
     ref_decoder_layer(run, &p->options->heads->mtp[k].layer, p->next, rows);
     target->random = run->random;
-    ref_norm(target, p->g, &p->r->norm, p->next, rows, p->r->config.rms_norm_eps);
-    ref_value(target, "shared_head_norm", -1, rows, p->r->config.hidden_size, p->g);
+    ref_norm(target, "shared_head_norm", p->g, &p->r->norm, p->next, rows, p->r->config.rms_norm_eps);
 }
 
 static void head_forward(struct backward_step *p, int T, int k)
@@ -206,6 +204,13 @@ static const double *trunk(const struct backward_step *p)
     return p->x + (size_t)p->options->heads->trunk_layers * p->S * p->r->config.dims.d;
 }
 
+static void keep_layer(void *context, int layer, const double *x, int S)
+{
+    struct backward_step *p = context;
+    size_t d = p->r->config.dims.d;
+    memcpy(p->x + (size_t)layer * p->S * d, x, (size_t)S * d * sizeof *x);
+}
+
 static void forward(struct backward_step *p, const struct reference_sequence *q)
 {
     const struct config *c = &p->r->config;
@@ -215,17 +220,11 @@ static void forward(struct backward_step *p, const struct reference_sequence *q)
     size_t plane = p->S * c->dims.d, bytes = (size_t)S * c->dims.d * sizeof(double);
     ref_labels(p->labels, q);
     run->layer = -1;
-    ref_rope_tables(run, 0, S);
-    ref_embed(run, p->x, &p->r->embed, tok, S);
-    for (run->layer = 0; run->layer < L; run->layer++) {
-        double *x = p->x + (size_t)run->layer * plane;
-        memcpy(x + plane, x, bytes);
-        ref_decoder_layer(run, &p->r->layers[run->layer], x + plane, S);
-    }
-    run->layer = -1;
+    run->watch = keep_layer;
+    run->watch_context = p;
+    ref_target(run, p->hidden, tok, S);
+    run->watch = NULL;
     const double *last = p->x + (size_t)L * plane;
-    ref_norm(run, p->hidden, &p->r->norm, last, S, c->rms_norm_eps);
-    ref_value(run, "norm", -1, S, c->hidden_size, p->hidden);
     memcpy(p->depths.taken, p->options->heads ? trunk(p) : ref_convention(run, MAIN_HIDDEN) ? last : p->hidden, bytes);
 
     double mean = 1.0 / (double)p->losses->rows;
@@ -309,38 +308,18 @@ static int allocate(struct backward_step *p, int S, int R, vb_error *err)
            pass = r * c->d;
     size_t ints = ((2 * r + (size_t)S + 1) * sizeof(int) + sizeof(double) - 1) / sizeof(double),
            mask = p->loss.chain == CHAIN_ALIGNED ? r * r / sizeof(double) + 1 : 0;
-    struct {
-        double **at;
-        size_t count;
-    } part[] = {
-        {&p->x, (c->layers + 1) * plane},
-        {&p->hidden, plane},
-        {&p->depths.taken, (depths + 1) * plane},
-        {&p->dtaken, (depths + 1) * plane},
-        {&p->z, logits},
-        {&p->dz, logits},
-        {&p->target_z, logits},
-        {&p->dhidden, plane},
-        {&p->dg, depths * plane},
-        {&p->depths.in, pass},
-        {&p->din, pass},
-        {&p->g, pass},
-        {&p->next, pass},
-        {&p->module_x, pass},
-        {&p->dx, pass},
-        {&p->dout, pass},
-        {&p->denorm, pass},
-        {&p->dhnorm, pass},
-        {&p->dconcat, 2 * pass},
+    struct ref_part part[] = {
+        {&p->x, (c->layers + 1) * plane}, {&p->hidden, plane}, {&p->depths.taken, (depths + 1) * plane},
+        {&p->dtaken, (depths + 1) * plane}, {&p->z, logits}, {&p->dz, logits}, {&p->target_z, logits},
+        {&p->dhidden, plane}, {&p->dg, depths * plane}, {&p->depths.in, pass}, {&p->din, pass}, {&p->g, pass},
+        {&p->next, pass}, {&p->module_x, pass}, {&p->dx, pass}, {&p->dout, pass}, {&p->denorm, pass},
+        {&p->dhnorm, pass}, {&p->dconcat, 2 * pass},
     };
-    size_t total = 0, parts = sizeof part / sizeof *part;
-    for (size_t i = 0; i < parts; i++)
-        total += part[i].count;
+    size_t parts = sizeof part / sizeof *part, total = ref_carve(part, parts, NULL);
     double *next = p->memory = vb_alloc(&p->r->allocator, total + ints + mask, sizeof *next);
     if (!next)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the values of %d tokens in a training step", S);
-    for (size_t i = 0; i < parts; next += part[i++].count)
-        *part[i].at = next;
+    next += ref_carve(part, parts, next);
     p->depths.places = (int *)(void *)next;
     p->depths.tok = p->depths.places + R;
     p->labels = p->depths.tok + R;

@@ -18,8 +18,7 @@ static void run_head(struct reference_run *target, struct reference_run *run, do
     ref_show(run, "trunk", -1, S, run->c->hidden_size, x);
     ref_decoder_layer(run, &run->r->mtp[k].layer, x, S);
     target->random = run->random;
-    ref_norm(target, x, &r->norm, x, S, r->config.rms_norm_eps);
-    ref_value(target, "shared_head_norm", -1, S, r->config.hidden_size, x);
+    ref_norm(target, "shared_head_norm", x, &r->norm, x, S, r->config.rms_norm_eps);
     ref_head(target, logits, &r->head, x, S);
 }
 
@@ -52,10 +51,11 @@ int reference_heads(const struct reference *target, const struct reference *head
     }
     double *z = vb_alloc(a, rows * D, sizeof *z), *x = vb_alloc(a, rows * D, sizeof *x),
            *some = logits ? NULL : vb_alloc(a, rows * V, sizeof *some);
-    run.trunk = z;
-    run.trunk_layers = heads->trunk_layers;
+    struct ref_kept trunk = {z, heads->trunk_layers, D};
+    run.watch = ref_keep;
+    run.watch_context = &trunk;
     if (z && x && (logits || some)) {
-        ref_target(&run, x, NULL, tokens, S);
+        ref_target(&run, x, tokens, S);
         for (int k = 0; k < heads->config.num_nextn_predict_layers; k++)
             run_head(&run, &of_head, logits ? logits + (size_t)k * rows * V : some, k, z, x, S);
     } else {

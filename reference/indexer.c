@@ -11,9 +11,10 @@
 
 /* x[s] = (x[s] - mean) / sqrt(variance + 1e-6) * w + bias over D numbers; the variance is the mean square of x -
  * mean */
-void ref_index_norm(struct reference_run *run, double *x, const struct reference_indexer *w, int S)
+void ref_index_norm(struct reference_run *run, const char *name, double *y, const struct reference_indexer *w, int S)
 {
     int D = w->k_norm.cols;
+    double *x = y;
     for (int s = 0; s < S; s++, x += D) {
         double sum = 0, squares = 0;
         for (int d = 0; d < D; d++)
@@ -28,6 +29,7 @@ void ref_index_norm(struct reference_run *run, double *x, const struct reference
         for (int d = 0; d < D; d++)
             x[d] += run->row[d];
     }
+    ref_value(run, name, -1, S, D, y);
 }
 
 /* x[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors: one step
@@ -67,23 +69,15 @@ double ref_index_round(const struct reference_run *run, double x)
 }
 
 /* weights[s,h] = weights_proj(x[s])_h. With indexer-weights=bf16, x, W and the result are rounded to BF16. */
-void ref_index_heads(struct reference_run *run, const struct matrix *w, const double *x, int S)
+void ref_index_heads(struct reference_run *run, const char *name, const struct matrix *w, const double *x, int S)
 {
-    size_t H = (size_t)w->rows, width = (size_t)w->cols;
-    for (size_t h = 0; h < H; h++) {
-        ref_row(w, (int)h, run->row);
-        for (size_t s = 0; s < (size_t)S; s++) {
-            double sum = 0;
-            for (size_t d = 0; d < width; d++)
-                sum += ref_index_round(run, run->row[d]) * ref_index_round(run, x[s * width + d]);
-            run->index_weights[s * H + h] = ref_index_round(run, sum);
-        }
-    }
+    ref_product_exact(run, run->index_weights, w, x, S, ref_convention(run, INDEXER_WEIGHTS));
+    ref_value(run, name, -1, S, w->rows, run->index_weights);
 }
 
 /* scores[s,t] = sum_h weights[s,h] max(q[s,h] . k[t] / scale[s,h], 0), t <= s. The weights include the scale of the
  * codes of q, which is a power of two. */
-void ref_index_scores(struct reference_run *run, int S)
+void ref_index_scores(struct reference_run *run, const char *name, int S)
 {
     size_t H = run->c->dims.index_heads, D = run->c->dims.index_dim;
     for (size_t s = 0; s < (size_t)S; s++)
@@ -96,6 +90,7 @@ void ref_index_scores(struct reference_run *run, int S)
             }
             run->index_scores[s * (size_t)S + t] = sum;
         }
+    ref_value(run, name, -1, S, S, run->index_scores);
 }
 
 /* The best candidate first; NaN is worse than every number. */
@@ -190,6 +185,21 @@ int ref_index_pairs(const struct reference_run *run)
     return ref_convention(run, INDEXER_ROPE) ? ref_convention(run, INDEXER_ROPE) == 1 : run->c->indexer_rope_interleave;
 }
 
+static void rotate(struct reference_run *run, const char *name, double *x, int S, int vectors)
+{
+    ref_rotate(run, x, S, vectors, run->c->index_head_dim, ref_index_pairs(run));
+    ref_value(run, name, -1, S, vectors * run->c->index_head_dim, x);
+}
+
+/* The weight of each head: weights_proj(x) H^-1/2 D^-1/2, and the scale of its query's codes */
+static void scale_weights(struct reference_run *run, int S)
+{
+    int H = run->c->index_n_heads, D = run->c->index_head_dim;
+    for (size_t i = 0; i < (size_t)S * (size_t)H; i++)
+        run->index_weights[i] = ref_index_round(run, run->index_weights[i] / sqrt(H)) * run->index_scales[i] / sqrt(D);
+    ref_value(run, "index_weights", -1, S, H, run->index_weights);
+}
+
 void ref_positions(struct reference_run *run, const struct reference_indexer *w, const double *x,
                    const double *q_latent, int S)
 {
@@ -197,26 +207,18 @@ void ref_positions(struct reference_run *run, const struct reference_indexer *w,
     run->sparse = run->c->index_topk && !(is_mtp && ref_convention(run, MTP_INDEXER));
     if (!run->sparse || config_layer_is_shared(run->c, run->layer))
         return;
-    ref_linear(run, run->index_k, &w->wk, x, S);
-    ref_value(run, "index_wk", -1, S, D, run->index_k);
-    ref_index_norm(run, run->index_k, w, S);
-    ref_value(run, "index_k_norm", -1, S, D, run->index_k);
-    ref_rotate(run, run->index_k, S, 1, D, ref_index_pairs(run));
-    ref_value(run, "index_k", -1, S, D, run->index_k);
+    ref_linear(run, "index_wk", run->index_k, &w->wk, x, S);
+    ref_index_norm(run, "index_k_norm", run->index_k, w, S);
+    rotate(run, "index_k", run->index_k, S, 1);
     ref_index_encode(run, run->index_k, NULL, (size_t)S, D);
 
-    ref_linear(run, run->index_q, &w->wq_b, q_latent, S);
-    ref_value(run, "index_wq_b", -1, S, H * D, run->index_q);
-    ref_index_heads(run, &w->weights_proj, x, S);
-    ref_value(run, "index_weights_proj", -1, S, H, run->index_weights);
-    ref_rotate(run, run->index_q, S, H, D, ref_index_pairs(run));
-    ref_value(run, "index_q", -1, S, H * D, run->index_q);
+    ref_linear(run, "index_wq_b", run->index_q, &w->wq_b, q_latent, S);
+    ref_index_heads(run, "index_weights_proj", &w->weights_proj, x, S);
+    rotate(run, "index_q", run->index_q, S, H);
     ref_index_encode(run, run->index_q, run->index_scales, (size_t)S * (size_t)H, D);
-    for (size_t i = 0; i < (size_t)S * (size_t)H; i++)
-        run->index_weights[i] = ref_index_round(run, run->index_weights[i] / sqrt(H)) * run->index_scales[i] / sqrt(D);
-    ref_value(run, "index_weights", -1, S, H, run->index_weights);
-    ref_index_scores(run, S);
-    ref_value(run, "index_scores", -1, S, S, run->index_scores);
+    scale_weights(run, S);
+
+    ref_index_scores(run, "index_scores", S);
     choose_all(run, S);
     show_sets(run, S);
 }

@@ -21,7 +21,7 @@ static const struct config *config_of(const call *k) { return k->run->c; }
 static void norm(call *k, const struct matrix *w, const double *x, double eps)
 {
     size_t n = (size_t)k->S * (size_t)w->cols;
-    ref_norm(k->run, k->out, w, x, k->S, eps);
+    ref_norm(k->run, NULL, k->out, w, x, k->S, eps);
     for (size_t i = 0; i < n && k->slack; i++)
         k->slack[i] = (2 + ref_is_finer(w, k->unit)) * k->unit * fabs(k->out[i]);
     k->terms = (size_t)w->cols;
@@ -93,7 +93,7 @@ void ref_op_linear(struct reference_call *k, const struct matrix *w)
 {
     k->inner = ref_is_finer(w, k->unit);
     ref_op_slack_of_sums(k, w);
-    ref_linear(k->run, k->out, w, k->in[0], k->S);
+    ref_linear(k->run, NULL, k->out, w, k->in[0], k->S);
 }
 
 static void q_a(call *k) { ref_op_linear(k, &k->w->attention.q_a_proj); }

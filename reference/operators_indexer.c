@@ -21,7 +21,7 @@ void ref_op_index_norm(struct reference_call *k)
     const struct reference_indexer *w = &k->w->attention.indexer;
     size_t D = (size_t)w->k_norm.cols;
     memcpy(k->out, k->in[0], (size_t)k->S * D * sizeof *k->out);
-    ref_index_norm(k->run, k->out, w, k->S);
+    ref_index_norm(k->run, NULL, k->out, w, k->S);
     for (size_t s = 0; s < (size_t)k->S && k->slack; s++) {
         const double *x = k->in[0] + s * D;
         double sum = 0, squares = 0, variance = 0, *slack = k->slack + s * D;
@@ -72,7 +72,7 @@ void ref_op_index_weights_proj(struct reference_call *k)
         ref_noise(k->run, k->run->rounded, (size_t)k->S * (size_t)w->cols);
         x = k->run->rounded;
     }
-    ref_index_heads(k->run, w, x, k->S);
+    ref_index_heads(k->run, NULL, w, x, k->S);
     memcpy(k->out, k->run->index_weights, n * sizeof *k->out);
     ref_op_slack_of_sums(k, w);
     for (size_t i = 0; i < n; i++)
@@ -185,7 +185,7 @@ void ref_op_index_scores(struct reference_call *k)
     memcpy(run->index_k, k->in[2], S * D * sizeof *run->index_k);
     encode(k, run->index_q, run->index_scales, run->index_moves, run->index_scale_moves, S * H);
     encode(k, run->index_k, NULL, run->index_moves + S * H * D, NULL, S);
-    ref_index_scores(run, k->S);
+    ref_index_scores(run, NULL, k->S);
     memcpy(k->out, run->index_scores, S * S * sizeof *k->out);
     for (size_t i = 0; i < S * S && k->slack; i++)
         k->slack[i] = i % S <= i / S ? slack_of_score(k, run->index_moves, run->index_moves + S * H * D,

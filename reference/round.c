@@ -12,6 +12,7 @@
 #include "reference/layers.h"
 
 #include <math.h>
+#include <string.h>
 
 #define GROUP 32
 
@@ -103,6 +104,42 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
         round_bf16(run, y, x, n);
     for (size_t i = 0; form == TO_GROUPS && i < n; i += GROUP)
         round_group(run, y + i, x + i);
+}
+
+const double *ref_x(struct reference_run *run, const struct matrix *w, const double *x, int S)
+{
+    size_t n = (size_t)S * (size_t)w->cols;
+    enum form form = ref_form(run, w);
+    int noisy = run->noise > 0 && (run->noisy_x || ref_is_finer(w, run->noise));
+    if (form == AS_IS && !noisy)
+        return x;
+    if (form == AS_IS)
+        memcpy(run->rounded, x, n * sizeof *x);
+    ref_round_x(run, form, run->rounded, x, n);
+    if (form == AS_IS)
+        ref_noise(run, run->rounded, n);
+    return run->rounded;
+}
+
+/* With convention gate=bf16, the router's input, matrix, logits, scores and weights are rounded to BF16. */
+void ref_round_gate(const struct reference_run *run, double *x, int n)
+{
+    for (int i = 0; i < n && ref_convention(run, GATE); i++)
+        x[i] = ref_to_bf16(x[i]);
+}
+
+void ref_product_exact(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, int bf16)
+{
+    size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
+    for (size_t i = 0; i < rows; i++) {
+        ref_row(w, (int)i, run->row);
+        for (size_t s = 0; s < (size_t)S; s++) {
+            double sum = 0;
+            for (size_t j = 0; j < cols; j++)
+                sum += bf16 ? ref_to_bf16(run->row[j]) * ref_to_bf16(x[s * cols + j]) : run->row[j] * x[s * cols + j];
+            y[s * rows + i] = bf16 ? ref_to_bf16(sum) : sum;
+        }
+    }
 }
 
 /* The smallest power of two that is not below a / 448, where a is at least 1e-4 and the product a (1/448) is computed

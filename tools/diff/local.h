@@ -14,7 +14,7 @@
  * for the order of the sums in norms and in the softmax of the router: K terms are added in f32, and m is the largest
  * number of the row.
  *
- * Other sums in f32 are rounded as ref_sum_variance says (reference/layers.h): in linear layers, slack is LOCAL_TIMES
+ * Other sums in f32 are rounded as ref_sum_variance says (reference/run.h): in linear layers, slack is LOCAL_TIMES
  * standard deviations of the sum, and inside of attention and of experts the sums of the noisy computations get random
  * errors of this size. A sum of independent roundings, each uniform between -h and h, exceeds 8 standard deviations
  * with a probability of less than 2 exp(-8^2 / 2) = 2.5e-14: in a dump of 10^9 numbers, one false alarm in 40000 dumps.

@@ -27,7 +27,7 @@ size_t local_width(const struct local_values *v, const struct reference_operator
     return op->width ? op->width(config_of(v), layer) : v->rows - local_base(v, layer >= L ? layer - L : -1);
 }
 
-/* As in reference/model.c. */
+/* As in ref_mtp_rows in reference/model.c. */
 int local_position(const struct local_values *v, int depth)
 {
     int phantom = depth >= 0 && v->conventions.value[FIRST_ROW];
