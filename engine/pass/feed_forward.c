@@ -1,6 +1,5 @@
 #include "engine/pass/feed_forward.h"
 
-#include "engine/model/prefetch.h"
 #include "engine/pass/step.h"
 #include "ops/linear.h"
 #include "ops/round.h"
@@ -76,7 +75,7 @@ void route(struct pass *p)
     step_probes(p, "mlp.gate.");
     op_router(&p->cx, p->w.experts, p->w.weights, p->w.scores, &router, p->S);
     keep_taken_experts(p);
-    model_prefetch_experts(p->model, p->l, p->w.experts, p->S * router.chosen);
+    watch(p, EXPERTS_CHOSEN);
 }
 
 static struct mlp_weights expert_weights(const void *moe, size_t e)

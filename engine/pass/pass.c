@@ -36,6 +36,10 @@ int pass_open(struct pass *p, const struct vb_model *m, const struct kernels *k,
                                                          effective.rope_yarn ? &yarn : NULL);
     p->index_rope = p->rope;
     p->index_rope.interleave = convention[INDEXER_ROPE] ? convention[INDEXER_ROPE] == 1 : c->indexer_rope_interleave;
+    if (m->ranks) {
+        p->prefetch = watch_prefetch();
+        p->watchers = &p->prefetch;
+    }
     int code = workspace_open(&p->w, m, max_rows, max_logit_rows, context, expands, err);
     if (code)
         return code;

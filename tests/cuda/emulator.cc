@@ -15,7 +15,7 @@
 struct lanes_index threadIdx, blockIdx, gridDim;
 
 extern "C" {
-#define X(name, threads) void name(const void *args);
+#define X(name, threads) void kernel_##name(const void *args);
 DEVICE_KERNELS(X)
 #undef X
 extern char __start_lanes_shared[] __attribute__((weak)), __stop_lanes_shared[] __attribute__((weak));
@@ -26,7 +26,7 @@ static const struct {
     unsigned threads;
     void (*call)(const void *args);
 } kernels[] = {
-#define X(name, threads) {#name, threads, name},
+#define X(name, threads) {#name, threads, kernel_##name},
     DEVICE_KERNELS(X)
 #undef X
 };

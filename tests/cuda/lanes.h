@@ -51,7 +51,7 @@ template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsi
 
 #define KERNEL(name)                                                                    \
     static void lanes_##name(const struct name##_args &a);                              \
-    extern "C" void name(const void *args) { lanes_##name(*(const struct name##_args *)args); } \
+    extern "C" void kernel_##name(const void *args) { lanes_##name(*(const struct name##_args *)args); } \
     static void lanes_##name(const struct name##_args &a)
 #define DEVICE static inline
 #define UNROLL
