@@ -58,7 +58,7 @@ struct pass {
     float scale;                   /* of attention scores */
     const struct runner *runner;
     struct offload *offload;       /* of a runner that uses a device (engine/pass/offload.h); else NULL */
-    struct watcher *watchers, prefetch;
+    struct pass_watcher *watchers, prefetch;
     struct tapper *tapper;         /* NULL if no tap callback was set */
     int (*stop)(void *context);    /* called before each layer of the target; a nonzero result ends the pass; may be
                                       NULL */

@@ -5,24 +5,24 @@
 
 void watch(const struct pass *p, enum moment moment)
 {
-    for (struct watcher *w = p->watchers; w; w = w->next)
+    for (struct pass_watcher *w = p->watchers; w; w = w->next)
         if (w->at[moment])
             w->at[moment](w, p);
 }
 
-static void layer_begins(struct watcher *w, const struct pass *p)
+static void layer_begins(struct pass_watcher *w, const struct pass *p)
 {
     (void)w;
     model_prefetch_layer(p->model, p->l);
 }
 
-static void experts_chosen(struct watcher *w, const struct pass *p)
+static void experts_chosen(struct pass_watcher *w, const struct pass *p)
 {
     (void)w;
     model_prefetch_experts(p->model, p->l, p->w.experts, p->S * p->model->config.dims.chosen);
 }
 
-struct watcher watch_prefetch(void)
+struct pass_watcher watch_prefetch(void)
 {
-    return (struct watcher){.at = {[LAYER_BEGINS] = layer_begins, [EXPERTS_CHOSEN] = experts_chosen}};
+    return (struct pass_watcher){.at = {[LAYER_BEGINS] = layer_begins, [EXPERTS_CHOSEN] = experts_chosen}};
 }

@@ -14,14 +14,14 @@ enum moment {
 };
 
 /* The caller has the watcher's memory, and puts it into pass.watchers. */
-struct watcher {
-    void (*at[MOMENTS])(struct watcher *w, const struct pass *p); /* NULL: not interested */
-    struct watcher *next;
+struct pass_watcher {
+    void (*at[MOMENTS])(struct pass_watcher *w, const struct pass *p); /* NULL: not interested */
+    struct pass_watcher *next;
 };
 
 void watch(const struct pass *p, enum moment moment);
 
 /* Asks for the weights of the layer that begins, and of the experts that were chosen (engine/model/prefetch.h). */
-struct watcher watch_prefetch(void);
+struct pass_watcher watch_prefetch(void);
 
 #endif
