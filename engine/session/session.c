@@ -355,12 +355,13 @@ int vb_truncate(vb_session *s, size_t count, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "cannot cut to %zu tokens, there are %zu", count, s->count);
     size_t rewind = s->type ? s->type->rewind(s->drafter) : 0;
     size_t rows = count > 1 + rewind ? count - 1 - rewind : 0;
-    if (s->cached >= count) {
-        rows = prefill_rewind(s, rows);
+    if (s->cached >= count || s->held > count) {
+        s->held = max_size(s->held, s->observed);
+        rows = min_size(prefill_rewind(s, rows), s->cached);
         s->cached = rows;
         kvcache_truncate(&s->cache, rows);
         s->observed = rows ? rows + 1 : 0;
-        s->given = count; /* the drafter still holds what was cut, until it observes again */
+        s->given = count;
     }
     s->given = min_size(s->given, count);
     s->prompt = min_size(s->prompt, count);
@@ -553,6 +554,7 @@ static void commit(struct vb_session *s, const struct plan *p, const int32_t *ch
     if (p->by_library)
         prefill_end(s->pass);
     s->observed = s->cached + 1;
+    s->held = 0;
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, s->pass);
 }
@@ -597,7 +599,7 @@ void session_leave(struct vb_session *s)
     if (s->drafter)
         s->type->close(s->drafter);
     s->drafter = NULL;
-    s->cached = s->observed = 0;
+    s->cached = s->observed = s->held = 0;
     s->given = s->given < s->count ? s->count - 1 : s->given; /* the round that the last token begins is still to come,
                                                                  with its drafts */
 }

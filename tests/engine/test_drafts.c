@@ -6,6 +6,7 @@
  * then a fresh session reads the same tokens and is asked. Runs in the repository's root.
  *     test_drafts [--all]     --all: every prefill chunk with every K */
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 
 static int all;
 
@@ -46,7 +47,7 @@ static int spy_propose(struct drafter *d, struct pass *pass, int32_t *draft, int
 static size_t spy_rewind(const struct drafter *d) { return spy.real->rewind(d); }
 static void spy_close(struct drafter *d) { spy.real->close(d); }
 
-static const struct drafter_type spy_type = {.name = "spy", .observe = spy_observe, .propose = spy_propose,
+static struct drafter_type spy_type = {.name = "spy", .observe = spy_observe, .propose = spy_propose,
                                              .rewind = spy_rewind, .close = spy_close};
 
 static vb_session *open_spied(const vb_model *m, const vb_session_options *o)
@@ -57,6 +58,7 @@ static vb_session *open_spied(const vb_model *m, const vb_session_options *o)
     spy.session = s;
     spy.rounds = 0;
     s->type = &spy_type;
+    spy_type.takes = spy.real->takes;
     return s;
 }
 
@@ -80,13 +82,14 @@ static int fresh_drafts(const vb_model *m, const vb_session_options *of, const i
 
 static void check_proposals(const vb_model *m, const char *what, const vb_session_options *o)
 {
+    vb_draft_method method = method_named(o->drafting.method);
     for (size_t i = 0; i < spy.rounds; i++) {
         const struct proposed *p = &spy.seen[i];
         int32_t drafts[VB_MAX_DRAFT];
         if (p->count < 2)
             continue; /* `draft` needs a prompt and the token after it */
         int n = fresh_drafts(m, o, p->tokens, p->count, drafts);
-        if ((p->n != p->max && (p->n || strcmp(o->drafting.method, "ngram"))) || n < p->n)
+        if ((p->n != p->max && (p->n || !may_find_nothing(&method))) || n < p->n)
             fail_msg("%s, round %zu after %zu tokens: %d drafts of %d, fresh: %d", what, i, p->count, p->n, p->max, n);
         for (int k = 0; k < p->n; k++)
             if (drafts[k] != p->draft[k])
@@ -96,8 +99,15 @@ static void check_proposals(const vb_model *m, const char *what, const vb_sessio
 }
 
 static const char *const names[] = {"v3", "v3-mtp3", "glm5"};
-static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
 static vb_model *small; /* that drafts */
+
+static vb_drafting drafting_by(const vb_model *m, const char *method, int K)
+{
+    vb_drafting drafting = drafting_of(m, method, K);
+    drafting.model = small;
+    drafting.settings = "ngram-min=1";
+    return drafting;
+}
 
 TEST(a_rounds_drafts_are_those_of_draft_on_the_same_tokens)
 {
@@ -108,14 +118,13 @@ TEST(a_rounds_drafts_are_those_of_draft_on_the_same_tokens)
     size_t rounds = 0;
     for (size_t i = 0; i < COUNT(names); i++) {
         vb_model *m = open_tiny(names[i]);
+        struct methods methods = methods_for(m, BY_TOKENS);
         random_tokens(m, 5, prompt, COUNT(prompt));
         for (int K = 1; K <= VB_MAX_DRAFT; K++)
-            for (size_t method = 0; method < COUNT(methods); method++)
+            for (size_t method = 0; method < methods.count; method++)
                 for (int c = 0; c < 3; c++) {
                     vb_session_options o = {.context = 80, .prefill_chunk = chunk[c], .threads = 1,
-                                            .drafting.tokens = K, .drafting.method = methods[method],
-                                            .drafting.settings = "ngram-min=1", .drafting.model = small,
-                                            .poison_cut_rows = 1};
+                                            .drafting = drafting_by(m, methods.name[method], K), .poison_cut_rows = 1};
                     if (!all && (c != (K + (int)(method + i)) % 3 || !has_turn((size_t)K / 3 + method + i, 2)))
                         continue;
                     vb_session *s = open_spied(m, &o);
@@ -138,10 +147,11 @@ TEST(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft)
     static struct record r;
     int32_t prompt[20];
     vb_model *m = open_tiny("v3-mtp3");
+    struct methods methods = methods_for(m, BY_TOKENS);
     random_tokens(m, 6, prompt, COUNT(prompt));
-    for (size_t method = 0; method < COUNT(methods); method++) {
-        vb_session_options o = {.context = 30, .threads = 1, .drafting.tokens = 7, .drafting.method = methods[method],
-                                .drafting.settings = "ngram-min=1", .drafting.model = small, .poison_cut_rows = 1};
+    for (size_t method = 0; method < methods.count; method++) {
+        vb_session_options o = {.context = 30, .threads = 1, .drafting = drafting_by(m, methods.name[method], 7),
+                                .poison_cut_rows = 1};
         vb_session *s = open_spied(m, &o);
         OK(vb_append(s, prompt, COUNT(prompt), &err));
         generate(s, 100, &r);
@@ -232,11 +242,12 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
     size_t rounds = 0;
     for (size_t i = 0; i < COUNT(names); i++) {
         vb_model *m = open_tiny(names[i]);
-        for (size_t trial = 0; trial < (all ? 60 : 12); trial++) {
-            vb_session_options o = {.context = 120, .prefill_chunk = (int[]){0, 1, 7, 16}[trial % 4], .threads = 1,
-                                    .drafting.method = methods[trial % COUNT(methods)],
-                                    .drafting.settings = "ngram-min=1", .drafting.model = small,
-                                    .drafting.tokens = lengths[trial / 2 % 6], .poison_cut_rows = 1};
+        struct methods methods = methods_for(m, BY_TOKENS);
+        for (size_t trial = 0; trial < methods.count * (all ? 15 : 3); trial++) {
+            vb_session_options o = {.context = 120, .prefill_chunk = (int[]){0, 1, 7, 16}[trial / 3 % 4], .threads = 1,
+                                    .drafting = drafting_by(m, methods.name[trial % methods.count],
+                                                            lengths[trial / 2 % 6]),
+                                    .poison_cut_rows = 1};
             vb_session_options none = {.context = 120, .threads = 1, .poison_cut_rows = 1};
             int32_t prompt[12];
             if (!has_turn(trial + i, 3))
@@ -264,6 +275,37 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
     assert_true(rounds > 300);
 }
 
+/* The second cut is deeper than the first, and nothing was computed between them. */
+TEST(two_cuts_in_a_row_are_as_the_second_alone)
+{
+    static const int lengths[] = {1, 3, 7};
+    static struct record r;
+    int32_t prompt[30], other[8], drafts[2][VB_MAX_DRAFT], next, n[2];
+    vb_model *m = open_tiny("v3-mtp3");
+    struct methods methods = methods_for(m, BY_TOKENS);
+    random_tokens(m, 7, prompt, COUNT(prompt));
+    random_tokens(m, 8, other, COUNT(other));
+    for (size_t i = 0; i < methods.count * COUNT(lengths) * 3; i++) {
+        size_t first = 27, second = first - 1 - i % 3, count;
+        vb_session_options o = {.context = 60, .threads = 1, .poison_cut_rows = 1,
+                                .drafting = drafting_by(m, methods.name[i / 9], lengths[i / 3 % 3])};
+        vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
+        generate(s, 6, &r);
+        OK(vb_truncate(s, first, &err));
+        OK(vb_truncate(s, second, &err));
+        OK(vb_append(s, other, COUNT(other), &err));
+        generate(s, 1, &r);
+        OK(vb_draft(s, &next, drafts[0], &n[0], &err));
+        const int32_t *tokens = vb_tokens(s, &count); /* with `next` */
+        n[1] = fresh_drafts(m, &o, tokens, count, drafts[1]);
+        if (n[0] != n[1] || memcmp(drafts[0], drafts[1], (size_t)n[0] * sizeof **drafts))
+            fail_msg("%s, K %d, cut to %zu and %zu: %d drafts are not the %d of a new session", o.drafting.method,
+                     o.drafting.tokens, first, second, n[0], n[1]);
+        vb_session_close(s);
+    }
+    vb_model_close(m);
+}
+
 int main(int argc, char **argv)
 {
     all = argc > 1 && !strcmp(argv[1], "--all");
@@ -272,6 +314,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_rounds_drafts_are_those_of_draft_on_the_same_tokens),
         cmocka_unit_test(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft),
         cmocka_unit_test(no_history_of_cuts_and_appends_shows_in_drafts_or_output),
+        cmocka_unit_test(two_cuts_in_a_row_are_as_the_second_alone),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     vb_model_close(small);
