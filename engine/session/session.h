@@ -21,8 +21,8 @@ struct vb_session {
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
     size_t observed;      /* number of tokens that the drafter has observed */
-    size_t held;          /* after a cut: the drafter still has the state of the first `held` tokens of before the cut; 0:
-                             it has observed tokens since */
+    size_t held;          /* after a cut: the drafter still has the state of this many tokens as they were before; 0:
+                             it has observed tokens since the cut */
     size_t prompt;        /* length of the original prompt (engine/session/prefill.h) */
     size_t given;         /* tokens[0..given) are treated as a prompt: each of them was appended, or its row was removed
                              and must be computed again. A pass that computes rows of these tokens has no drafts, and

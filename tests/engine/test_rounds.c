@@ -1,13 +1,13 @@
 /* tests/engine/test_rounds.c -- sessions under random operations. Every method, padded or not, under random conventions
  * of drafting, must tell after each append, run, cut and draft what a plain session tells that did the same; cut rows
- * are NaN, so a draft that meets one is counted. ROUNDS=N runs N sessions instead of the usual 160. Runs in the
+ * are NaN, so a draft that meets one is counted. ROUNDS=N runs N sessions instead of the usual 240. Runs in the
  * repository's root. */
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 
 #include "engine/model/conventions.h"
 
 static const char *const checkpoints[] = {"v3-mtp3", "v3"};
-static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
 static vb_model *small; /* that drafts */
 static const int lengths[] = {1, 2, 3, 5, 15};
 static const int chunks[] = {1, 2, 7, 40, 0};
@@ -24,7 +24,7 @@ static int close_small(void **unused __attribute__((unused)))
     return 0;
 }
 
-static size_t runs(void) { return getenv("ROUNDS") ? (size_t)atol(getenv("ROUNDS")) : 160; }
+static size_t runs(void) { return getenv("ROUNDS") ? (size_t)atol(getenv("ROUNDS")) : 240; }
 
 /* Each convention of drafting at any of its values. */
 static void random_conventions(uint64_t *seed, char *list, size_t room)
@@ -74,11 +74,14 @@ static vb_sampling random_sampling(uint64_t *seed)
     return s;
 }
 
-static vb_session_options random_options(uint64_t *seed, int32_t context, const vb_sampling *sampling)
+static vb_session_options random_options(uint64_t *seed, const vb_model *m, int32_t context,
+                                         const vb_sampling *sampling)
 {
-    return (vb_session_options){.context = context, .threads = 1,
-                                .drafting.method = methods[random_below(seed, COUNT(methods))], .drafting.model = small,
-                                .drafting.tokens = lengths[random_below(seed, COUNT(lengths))],
+    struct methods methods = methods_for(m, ALL_METHODS);
+    vb_drafting drafting = drafting_of(m, methods.name[random_below(seed, methods.count)],
+                                       lengths[random_below(seed, COUNT(lengths))]);
+    drafting.model = small;
+    return (vb_session_options){.context = context, .threads = 1, .drafting = drafting,
                                 .padded = (int)random_below(seed, 2),
                                 .prefill_chunk = chunks[random_below(seed, COUNT(chunks))], .sampling = *sampling,
                                 .poison_cut_rows = 1};
@@ -183,8 +186,9 @@ static void operate(const char *what, uint64_t *seed, const vb_model *m, const v
         OK(vb_draft(s, &next, drafts, &count, &err));
         assert_int_equal(next, n);
         n = room - 1 < (size_t)s->max_draft ? room - 1 : (size_t)s->max_draft;
-        assert_true((size_t)count == n || (count == 0 && !strcmp(o->drafting.method, "ngram")));
-        if (!m->config.conventions.value[MISSING_HIDDEN] && strncmp(o->drafting.method, "eagle-", 6))
+        vb_draft_method method = method_named(o->drafting.method);
+        assert_true((size_t)count == n || (count == 0 && may_find_nothing(&method)));
+        if (!m->config.conventions.value[MISSING_HIDDEN] && !method.by_history)
             check_drafts(what, m, o, s, next, drafts, count);
         break;
     case 4: /* the rows not computed yet: at least the last token's */
@@ -228,11 +232,13 @@ TEST(whatever_is_done_to_a_session_it_tells_what_a_plain_one_tells)
         assert_true(vb_vocab_size(m) >= 128);
         int32_t context = (int32_t)(2 + random_below(&seed, 80));
         vb_sampling sampling = random_sampling(&seed);
-        vb_session_options o = random_options(&seed, context, &sampling),
+        vb_session_options o = random_options(&seed, m, context, &sampling),
                            p = {.context = context, .threads = 1, .sampling = sampling};
-        struct caches caches = {.phantom = m->config.conventions.value[FIRST_ROW],
-                                .zeros = m->config.conventions.value[MISSING_HIDDEN],
-                                .skips = m->config.conventions.value[CHAIN_MODULE], .what = what};
+        const unsigned char *convention = m->config.conventions.value;
+        int modules = method_named(o.drafting.method).needs_modules;
+        struct caches caches = {.phantom = modules && convention[FIRST_ROW],
+                                .zeros = modules && convention[MISSING_HIDDEN],
+                                .skips = modules && convention[CHAIN_MODULE], .what = what};
         o.trace = count_rows;
         o.trace_context = &caches;
         vb_session *s = NULL, *plain = NULL;
@@ -262,7 +268,7 @@ TEST(after_a_cut_to_nothing_drafts_are_those_of_a_new_session)
         char list[512], what[700];
         random_conventions(&seed, list, sizeof list);
         vb_model *m = open_under(checkpoints[run % 2], list);
-        vb_session_options o = random_options(&seed, 64, &(vb_sampling){0});
+        vb_session_options o = random_options(&seed, m, 64, &(vb_sampling){0});
         random_tokens(m, run, prompt, COUNT(prompt));
         vb_session *s = open_session(m, &o, prompt, 1 + random_below(&seed, COUNT(prompt)));
         generate(s, 1 + random_below(&seed, 30), &r);
@@ -287,7 +293,7 @@ TEST(a_prompt_in_parts_has_the_drafts_of_the_whole)
         char list[512], what[700];
         random_conventions(&seed, list, sizeof list);
         vb_model *m = open_under(checkpoints[run % 2], list);
-        vb_session_options o = random_options(&seed, 90, &(vb_sampling){0});
+        vb_session_options o = random_options(&seed, m, 90, &(vb_sampling){0});
         random_tokens(m, run, prompt, COUNT(prompt));
         vb_session *s = open_session(m, &o, prompt, 1 + random_below(&seed, COUNT(prompt)));
         generate(s, 1, &r);
@@ -310,9 +316,10 @@ TEST(padding_that_is_not_finite_changes_nothing)
     copy_checkpoint(dir, "golden/tiny/v3-mtp3");
     break_tensor(dir, "model.embed_tokens.weight", 0, 64, 0);
     vb_model *m = open_model(dir);
+    struct methods methods = methods_for(m, OF_MODULES);
     size_t compared = 0;
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        vb_session_options o = {.context = 40, .threads = 1, .drafting.method = methods[seed % 4],
+        vb_session_options o = {.context = 40, .threads = 1, .drafting.method = methods.name[seed % methods.count],
                                 .drafting.tokens = lengths[seed % 5], .padded = 1, .poison_cut_rows = 1};
         random_tokens(m, seed, prompt, COUNT(prompt));
         int reads_it = 0;
@@ -350,7 +357,7 @@ TEST(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain)
             vb_sampling sampling = random_sampling(&seed);
             size_t n = 1 + random_below(&seed, COUNT(prompt));
             int32_t context = i ? (int32_t)(n + random_below(&seed, 80 - n)) : 80;
-            o[i] = random_options(&seed, context, &sampling);
+            o[i] = random_options(&seed, m, context, &sampling);
             o[i].drafting.method = random_below(&seed, 5) ? o[i].drafting.method : NULL;
             random_tokens(m, next_random(&seed), prompt, n);
             s[i] = open_session(m, &o[i], prompt, n);

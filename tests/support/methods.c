@@ -94,7 +94,8 @@ int can_draft(const vb_model *m, const char *name)
 {
     vb_draft_method method = method_named(name);
     int head = !method.needs_head || head_for(m, name);
-    if (!head && !strcmp(last_part(checkpoint_dir(m->checkpoint)), "v3")) /* the model with which every method is tested */
+    /* with golden/tiny/v3, every method is tested */
+    if (!head && !strcmp(last_part(checkpoint_dir(m->checkpoint)), "v3"))
         fail_msg("golden/eagle and golden/heads have no head for golden/tiny/v3 that %s can use", name);
     return head && (!method.needs_modules || vb_mtp_modules(m));
 }

@@ -19,7 +19,7 @@ enum {
     OF_MODULES = 2,   /* only methods that need MTP modules */
     OF_TREES = 4,     /* only methods that can draft trees */
     WITH_STATE = 8,   /* only methods whose state is saved in session files */
-    BY_TOKENS = 16,   /* only methods whose drafts depend on the tokens alone, whatever the rounds were (by_history is 0) */
+    BY_TOKENS = 16,   /* only methods whose drafts depend on the tokens alone, not on the rounds (by_history is 0) */
     WITHOUT_HEAD = 32 /* only methods that need no draft head */
 };
 
