@@ -78,8 +78,8 @@ static int open_files(struct reference_eagle *e, const char *dir, vb_error *err)
                                   checkpoint_dir(e->target->checkpoint), &own->allocator, err)) ||
         (b.rc = checkpoint_open(&own->checkpoint, dir, &own->allocator, err)))
         return b.rc;
-    e->groups = sizes.groups;
-    e->dim = sizes.dim;
+    e->groups = own->config.num_key_value_heads;
+    e->dim = own->config.v_head_dim;
     e->vocab = sizes.vocab_size;
     e->norms = sizes.norms;
     config_three_layers(e->target->config.num_hidden_layers, e->three); /* if it is an EAGLE-1, nobody reads them */

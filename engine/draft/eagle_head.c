@@ -16,7 +16,7 @@ struct eagle_loading {
 
 static int missing(const struct eagle_loading *l, const char *name)
 {
-    return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is missing", checkpoint_dir(l->h->checkpoint), name);
+    return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is missing", checkpoint_dir(l->h->model.checkpoint), name);
 }
 
 /* `cols` 0: a vector. */
@@ -25,7 +25,7 @@ static int take(const struct eagle_loading *l, const struct tensor **out, const 
 {
     char name[96];
     snprintf(name, sizeof name, "%s%s", prefix, part);
-    const struct tensor *t = checkpoint_take(l->h->checkpoint, name);
+    const struct tensor *t = checkpoint_take(l->h->model.checkpoint, name);
     *out = t;
     if (!t)
         return missing(l, name);
@@ -65,7 +65,7 @@ static int matrix(const struct eagle_loading *l, struct weight_view *w, const ch
 
 static void *keep(const struct eagle_loading *l, size_t count, size_t size)
 {
-    void *p = vb_alloc(l->h->allocator, count, size);
+    void *p = vb_alloc(l->h->model.allocator, count, size);
     if (!p)
         vb_fail(l->err, VB_NO_MEMORY, "no memory for the vectors of an EAGLE head");
     return l->h->blocks[l->h->block_count++] = p;
@@ -90,14 +90,14 @@ static int vector_of(const struct eagle_loading *l, const float **out, const cha
 
 static int vector(const struct eagle_loading *l, const float **out, const char *prefix, const char *part)
 {
-    return vector_of(l, out, prefix, part, l->h->config.dims.d);
+    return vector_of(l, out, prefix, part, l->h->model.config.dims.d);
 }
 
 /* d2t [vocab_size], I64: what is to be added to a drafted id. */
 static int read_d2t(const struct eagle_loading *l, size_t target_vocab)
 {
     struct eagle_head *h = l->h;
-    const struct tensor *t = checkpoint_find(h->checkpoint, "d2t");
+    const struct tensor *t = checkpoint_find(h->model.checkpoint, "d2t");
     if (!t && h->vocab_size == target_vocab)
         return VB_OK;
     int rc = take(l, &t, "", "d2t", h->vocab_size, 0);
@@ -124,60 +124,66 @@ static int read_d2t(const struct eagle_loading *l, size_t target_vocab)
 static int embedding(const struct eagle_loading *l, const struct vb_model *target)
 {
     struct eagle_head *h = l->h;
-    size_t V = target->config.dims.V, d = h->config.dims.d;
-    if (checkpoint_find(h->checkpoint, "embed_tokens.weight")) {
-        if (h->config.dims.V != V)
+    const struct checkpoint *checkpoint = h->model.checkpoint;
+    size_t V = target->config.dims.V, d = h->model.config.dims.d;
+    if (checkpoint_find(checkpoint, "embed_tokens.weight")) {
+        if (h->model.config.dims.V != V)
             return vb_fail(l->err, VB_BAD_ARGUMENT, "%s: a head for a vocabulary of %d tokens; %s has %zu",
-                           checkpoint_dir(h->checkpoint), h->config.vocab_size, checkpoint_dir(target->checkpoint), V);
-        return matrix(l, &h->embed_tokens, "", "embed_tokens.weight", V, d);
+                           checkpoint_dir(checkpoint), h->model.config.vocab_size, checkpoint_dir(target->checkpoint),
+                           V);
+        return matrix(l, &h->module.embed_tokens, "", "embed_tokens.weight", V, d);
     }
     if (d != h->target_width)
         return missing(l, "embed_tokens.weight");
-    h->embed_tokens = target->embed_tokens;
+    h->module.embed_tokens = target->embed_tokens;
     return VB_OK;
 }
 
 static int decoder_layer(const struct eagle_loading *l)
 {
     struct eagle_head *h = l->h;
-    size_t d = h->config.dims.d, i = h->config.dims.dense, in = h->version == 3 ? 2 * d : d;
-    size_t HD = h->config.dims.H * h->dim, GD = h->groups * h->dim;
+    const struct dims *dims = &h->model.config.dims;
+    struct layer *to = &h->module.layer;
+    size_t d = dims->d, i = dims->dense, in = h->version == 3 ? 2 * d : d, HD = dims->H * dims->v;
     int rc;
-    if ((rc = matrix(l, &h->q_proj, l->layer, "self_attn.q_proj.weight", HD, in)) ||
-        (rc = matrix(l, &h->k_proj, l->layer, "self_attn.k_proj.weight", GD, in)) ||
-        (rc = matrix(l, &h->v_proj, l->layer, "self_attn.v_proj.weight", GD, in)) ||
-        (rc = matrix(l, &h->o_proj, l->layer, "self_attn.o_proj.weight", d, HD)) ||
-        (rc = matrix(l, &h->mlp.gate_proj, l->layer, "mlp.gate_proj.weight", i, d)) ||
-        (rc = matrix(l, &h->mlp.up_proj, l->layer, "mlp.up_proj.weight", i, d)) ||
-        (rc = matrix(l, &h->mlp.down_proj, l->layer, "mlp.down_proj.weight", d, i)))
+    to->kind = config_attention(&h->model.config, 0);
+    if ((rc = matrix(l, &to->self_attn.q_proj, l->layer, "self_attn.q_proj.weight", HD, in)) ||
+        (rc = matrix(l, &to->self_attn.k_proj, l->layer, "self_attn.k_proj.weight", dims->G * dims->r, in)) ||
+        (rc = matrix(l, &to->self_attn.v_proj, l->layer, "self_attn.v_proj.weight", dims->G * dims->v, in)) ||
+        (rc = matrix(l, &to->self_attn.o_proj, l->layer, "self_attn.o_proj.weight", d, HD)) ||
+        (rc = matrix(l, &to->mlp.gate_proj, l->layer, "mlp.gate_proj.weight", i, d)) ||
+        (rc = matrix(l, &to->mlp.up_proj, l->layer, "mlp.up_proj.weight", i, d)) ||
+        (rc = matrix(l, &to->mlp.down_proj, l->layer, "mlp.down_proj.weight", d, i)))
         return rc;
-    return vector(l, &h->post_attention_layernorm, l->layer, "post_attention_layernorm.weight");
+    return vector(l, &to->post_attention_layernorm, l->layer, "post_attention_layernorm.weight");
 }
 
 static int bind_1(const struct eagle_loading *l, const struct vb_model *target)
 {
-    struct eagle_head *h = l->h;
-    size_t d = h->config.dims.d;
-    int rc = matrix(l, &h->fc, "", "fc.weight", d, 2 * d);
-    if (!rc && checkpoint_find(h->checkpoint, "fc.bias"))
-        rc = vector(l, &h->fc_bias, "", "fc.bias");
-    h->lm_head = target->lm_head;
+    struct mtp_module *module = &l->h->module;
+    size_t d = l->h->model.config.dims.d;
+    int rc = matrix(l, &module->eh_proj, "", "fc.weight", d, 2 * d);
+    if (!rc && checkpoint_find(l->h->model.checkpoint, "fc.bias"))
+        rc = vector(l, &module->eh_bias, "", "fc.bias");
+    module->head = target->lm_head;
     return rc ? rc : decoder_layer(l);
 }
 
 static int bind_3(const struct eagle_loading *l, const struct vb_model *target)
 {
     struct eagle_head *h = l->h;
-    size_t d = h->config.dims.d, T = h->target_width;
+    struct mtp_module *module = &h->module;
+    size_t d = h->model.config.dims.d, T = h->target_width;
     const char *name;
     int rc = VB_OK;
+    module->norm_before_residual = h->norms.norm_before_residual;
     for (size_t i = 0; !rc && (name = config_feature_norm(&h->norms, i)); i++)
         rc = vector_of(l, &h->feature_norms[i], "", name, h->norms.fc_norm ? T : 3 * T);
     if (rc || (rc = matrix(l, &h->fc, "", "fc.weight", d, 3 * T)) ||
-        (rc = vector(l, &h->input_layernorm, l->layer, "input_layernorm.weight")) ||
-        (rc = vector(l, &h->hidden_norm, l->layer, "hidden_norm.weight")) ||
-        (rc = vector(l, &h->norm, "", "norm.weight")) ||
-        (rc = matrix(l, &h->lm_head, "", "lm_head.weight", h->vocab_size, d)) ||
+        (rc = vector(l, &module->enorm, l->layer, "input_layernorm.weight")) ||
+        (rc = vector(l, &module->hnorm, l->layer, "hidden_norm.weight")) ||
+        (rc = vector(l, &module->shared_head_norm, "", "norm.weight")) ||
+        (rc = matrix(l, &module->head, "", "lm_head.weight", h->vocab_size, d)) ||
         (rc = read_d2t(l, target->config.dims.V)))
         return rc;
     return decoder_layer(l);
@@ -186,7 +192,7 @@ static int bind_3(const struct eagle_loading *l, const struct vb_model *target)
 /* What is not used must be known. */
 static int check_leftovers(const struct eagle_loading *l)
 {
-    struct checkpoint *c = l->h->checkpoint;
+    struct checkpoint *c = l->h->model.checkpoint;
     for (size_t i = 0; i < checkpoint_count(c); i++) {
         const struct tensor *t = checkpoint_at(c, i);
         int known = !strcmp(t->name, "t2d") || strstr(t->name, "rotary_emb.inv_freq") ||
@@ -202,10 +208,10 @@ static int load_weights(struct eagle_head *h, const char *dir, const struct vb_m
 {
     struct eagle_loading l = {.h = h, .err = err};
     size_t first;
-    int rc = checkpoint_open(&h->checkpoint, dir, h->allocator, err);
+    int rc = checkpoint_open(&h->model.checkpoint, dir, h->model.allocator, err);
     if (rc)
         return rc;
-    l.layer = checkpoint_with_prefix(h->checkpoint, "midlayer.", &first) ? "midlayer." : "layers.0.";
+    l.layer = checkpoint_with_prefix(h->model.checkpoint, "midlayer.", &first) ? "midlayer." : "layers.0.";
     rc = embedding(&l, target);
     if (!rc)
         rc = h->version == 3 ? bind_3(&l, target) : bind_1(&l, target);
@@ -218,14 +224,14 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
     *out = NULL;
     if (!h)
         return vb_fail(err, VB_NO_MEMORY, "no memory for an EAGLE head");
-    h->allocator = target->allocator;
+    h->model.allocator = target->allocator;
+    h->model.mtp = &h->module;
+    h->model.num_mtp = 1;
     h->version = version;
     h->target_width = target->config.dims.d;
     struct eagle_config sizes;
-    int rc = config_read_eagle(&h->config, &sizes, dir, version, &target->config, checkpoint_dir(target->checkpoint),
-                               h->allocator, err);
-    h->groups = (size_t)sizes.groups;
-    h->dim = (size_t)sizes.dim;
+    int rc = config_read_eagle(&h->model.config, &sizes, dir, version, &target->config,
+                               checkpoint_dir(target->checkpoint), target->allocator, err);
     h->vocab_size = (size_t)sizes.vocab_size;
     h->norms = sizes.norms;
     rc = rc ? rc : load_weights(h, dir, target, err);
@@ -238,11 +244,12 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
 
 size_t eagle_head_bytes(const struct eagle_head *h)
 {
-    const struct weight_view *const read[] = {&h->q_proj, &h->k_proj, &h->v_proj, &h->o_proj, &h->mlp.gate_proj,
-                                              &h->mlp.up_proj, &h->mlp.down_proj, &h->lm_head,
-                                              h->version == 1 ? &h->fc : NULL};
+    const struct mla *a = &h->module.layer.self_attn;
+    const struct mlp *mlp = &h->module.layer.mlp;
+    const struct weight_view *const read[] = {&a->q_proj, &a->k_proj, &a->v_proj, &a->o_proj, &mlp->gate_proj,
+                                              &mlp->up_proj, &mlp->down_proj, &h->module.head, &h->module.eh_proj};
     size_t sum = 0;
-    for (size_t i = 0; i < sizeof read / sizeof *read && read[i]; i++)
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++)
         sum += weight_bytes(read[i]);
     return sum;
 }
@@ -252,7 +259,7 @@ void eagle_head_close(struct eagle_head *h)
     if (!h)
         return;
     for (size_t i = 0; i < h->block_count; i++)
-        vb_free(h->allocator, h->blocks[i]);
-    checkpoint_close(h->checkpoint);
-    vb_free(h->allocator, h);
+        vb_free(h->model.allocator, h->blocks[i]);
+    checkpoint_close(h->model.checkpoint);
+    vb_free(h->model.allocator, h);
 }

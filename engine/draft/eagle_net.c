@@ -1,70 +1,30 @@
-/* engine/draft/eagle_net.c -- one pass of rows through an EAGLE head. */
+/* engine/draft/eagle_net.c -- an EAGLE head as a network that drafts: its passes are those of a module
+ * (engine/pass/layer.c). */
 #include "engine/draft/eagle_net.h"
-#include "engine/pass/lead.h"
-#include "engine/base/numbers.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
-#include "ops/embed.h"
+#include "engine/base/numbers.h"
+#include "engine/pass/lead.h"
 #include "ops/linear.h"
-#include "ops/mlp.h"
 #include "ops/rmsnorm.h"
-
-static void *take(struct eagle *e, size_t count, size_t size)
-{
-    void *p = vb_alloc(e->head->allocator, count, size);
-    e->blocks[e->block_count++] = p;
-    e->net.bytes += count * size;
-    return p;
-}
-
-static size_t scratch_bytes(const struct eagle *e)
-{
-    const struct config *c = &e->head->config;
-    size_t d = c->dims.d, S = e->max_rows, widest = max_size(e->head->fc.cols, e->head->o_proj.cols);
-    size_t bytes = max_size(op_linear_scratch(S, max_size(widest, 2 * d)), op_gqa_scratch(&e->gqa, e->cx.threads));
-    return max_size(bytes, op_mlp_scratch(S, d, c->dims.dense)) + 4096;
-}
 
 static const struct draft_net_type eagle1_net, eagle3_net;
 
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err)
 {
-    const struct config *c = &head->config;
-    size_t d = c->dims.d, H = c->dims.H, D = head->dim, S = o->most_observed;
-    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
-                             c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
-    *e = (struct eagle){.head = head, .max_rows = S,
-                        .net = {.type = head->version == 3 ? &eagle3_net : &eagle1_net, .width = d,
-                                .vocab_size = head->vocab_size,
-                                .cache = {.type = KV_F32, .latent = 2 * head->groups * D},
-                                .other_tokens = head->d2t != NULL},
-                        .gqa = {.heads = H, .groups = head->groups, .dim = D,
-                                .row = packed_length(2 * head->groups * D), .scale = (float)(1.0 / sqrt((double)D))}};
-    e->cx.k = o->kernels;
-    e->cx.threads = e->cx.most_threads = o->threads;
-    rope_init(&e->rope, D, 0, c->rope_theta, c->rope_yarn ? &yarn : NULL);
-    e->cx.scratch_size = scratch_bytes(e);
-    if (head->feature_norms[0])
-        e->features = take(e, S * head->fc.cols, sizeof(float));
-    e->input = take(e, S * 2 * d, sizeof(float));
-    e->x = take(e, S * d, sizeof(float));
-    e->normed = take(e, S * d, sizeof(float));
-    e->delta = take(e, S * d, sizeof(float));
-    e->q = take(e, S * H * D, sizeof(float));
-    e->k = take(e, S * head->groups * D, sizeof(float));
-    e->v = take(e, S * head->groups * D, sizeof(float));
-    e->attended = take(e, S * H * D, sizeof(float));
-    e->cos_sin = take(e, S * D, sizeof(float));
-    e->ids = take(e, S, sizeof(int32_t));
-    e->seen = take(e, S, sizeof(struct timeline));
-    e->cx.scratch = take(e, e->cx.scratch_size, 1);
-    e->cx.kernel_scratch = take(e, (size_t)o->threads, KERNEL_SCRATCH);
-    for (size_t i = 0; i < e->block_count; i++)
-        if (!e->blocks[i])
-            return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows through an EAGLE head", S);
+    const struct config *c = &head->model.config;
+    size_t S = o->most_observed;
+    *e = (struct eagle){.head = head};
+    int code = pass_open(&e->pass, &head->model, o->kernels, o->threads, S, 0, o->context, 0, err);
+    if (code)
+        return code;
+    if (head->feature_norms[0] && !(e->features = workspace_take(&e->pass.w, S * c->dims.features, sizeof(float))))
+        return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows through an EAGLE head", S);
+    e->net = (struct draft_net){.type = head->version == 3 ? &eagle3_net : &eagle1_net, .width = c->dims.d,
+                                .vocab_size = head->vocab_size, .cache = model_mtp_cache_layout(c),
+                                .bytes = e->pass.w.bytes, .other_tokens = head->d2t != NULL};
     return VB_OK;
 }
 
@@ -72,93 +32,25 @@ void eagle_close(struct eagle *e)
 {
     if (!e->head)
         return;
-    for (size_t i = 0; i < e->block_count; i++)
-        vb_free(e->head->allocator, e->blocks[i]);
+    e->pass.cx.crew = NULL; /* the target's */
+    pass_close(&e->pass);
     eagle_head_close(e->head);
     *e = (struct eagle){0};
 }
 
-/* -> e->x, the residual stream; and in e->input what attention reads, [S, d] or [S, 2d]. */
-static void begin(struct eagle *e, const float *h, size_t S)
-{
-    const struct eagle_head *head = e->head;
-    size_t d = eagle_width(e);
-    float eps = (float)head->config.rms_norm_eps;
-    op_embed(&e->cx, e->x, d, &head->embed_tokens, e->ids, S);
-    if (head->version == 3) {
-        op_rmsnorm(&e->cx, e->input, 2 * d, e->x, d, head->input_layernorm, S, d, eps);
-        op_rmsnorm(&e->cx, e->input + d, 2 * d, h, d, head->hidden_norm, S, d, eps);
-        if (!head->norms.norm_before_residual)
-            memcpy(e->x, h, S * d * sizeof *h);
-        for (size_t s = 0; s < S && head->norms.norm_before_residual; s++)
-            memcpy(e->x + s * d, e->input + s * 2 * d + d, d * sizeof *h);
-        return;
-    }
-    for (size_t s = 0; s < S; s++) {
-        memcpy(e->input + s * 2 * d, e->x + s * d, d * sizeof *h);
-        memcpy(e->input + s * 2 * d + d, h + s * d, d * sizeof *h);
-    }
-    op_linear(&e->cx, e->x, e->input, &head->fc, S);
-    for (size_t s = 0; s < S && head->fc_bias; s++)
-        e->cx.k->axpy(e->x + s * d, 1.0f, head->fc_bias, d);
-    memcpy(e->input, e->x, S * d * sizeof *h);
-}
-
-/* e->input -> e->delta; the rows' keys and values go to the cache first. */
-static void attention(struct eagle *e, const struct row *rows, size_t S)
-{
-    const struct eagle_head *head = e->head;
-    size_t H = e->gqa.heads, G = e->gqa.groups, D = e->gqa.dim;
-    struct linear three[] = {{e->q, &head->q_proj, 0}, {e->k, &head->k_proj, 0}, {e->v, &head->v_proj, 0}};
-    op_linears(&e->cx, three, 3, e->input, S);
-    for (size_t s = 0; s < S; s++) {
-        const struct kvcache *cache = rows[s].cache;
-        const float *cos_sin = e->cos_sin + s * D;
-        float *row = kvcache_row(cache, 0, rows[s].slot);
-        op_rope(e->q + s * H * D, H, D, cos_sin, &e->rope);
-        op_rope(e->k + s * G * D, G, D, cos_sin, &e->rope);
-        memcpy(row, e->k + s * G * D, G * D * sizeof *row);
-        memcpy(row + G * D, e->v + s * G * D, G * D * sizeof *row);
-        e->seen[s] = (struct timeline){kvcache_layer(cache, 0), rows[s].slots ? rows[s].slots : cache->slots,
-                                       (size_t)rows[s].index + 1};
-    }
-    op_gqa(&e->cx, e->attended, e->q, e->seen, &e->gqa, S);
-    op_linear(&e->cx, e->delta, e->attended, &head->o_proj, S);
-}
-
 /* The target's threads help. */
-static void join(struct eagle *e, const struct pass *target)
+static void share_threads(struct eagle *e, const struct pass *target)
 {
-    e->cx.placement = target->cx.placement;
-    e->cx.crew = target->cx.crew;
+    e->pass.cx.placement = target->cx.placement;
+    e->pass.cx.crew = target->cx.crew;
 }
 
 void eagle_pass(struct eagle *e, const struct pass *target, const struct row *rows, const float *h, float *g,
                 float *next, size_t S)
 {
-    const struct eagle_head *head = e->head;
-    size_t d = eagle_width(e);
-    float eps = (float)head->config.rms_norm_eps;
-    struct mlp_weights mlp = {&head->mlp.gate_proj, &head->mlp.up_proj, &head->mlp.down_proj};
-    assert(S <= e->max_rows);
-    join(e, target);
-    struct op_pass pass = op_begin_pass(&e->cx, &e->pace, S);
-    for (size_t s = 0; s < S; s++) {
-        e->ids[s] = rows[s].token;
-        op_rope_angles(e->cos_sin + s * e->rope.dim, &e->rope, rows[s].position);
-    }
-    begin(e, h, S);
-    attention(e, rows, S);
-    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
-    op_rmsnorm(&e->cx, e->normed, d, e->x, d, head->post_attention_layernorm, S, d, eps);
-    op_mlp(&e->cx, e->delta, e->normed, &mlp, S);
-    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
-    if (head->version == 3)
-        op_rmsnorm(&e->cx, g, d, e->x, d, head->norm, S, d, eps);
-    else
-        memcpy(g, e->x, S * d * sizeof *e->x);
-    memcpy(next, head->norms.norm_output ? g : e->x, S * d * sizeof *e->x);
-    op_end_pass(&e->cx, &pass);
+    assert(S <= e->pass.w.max_rows);
+    share_threads(e, target);
+    forward_mtp(&e->pass, &e->head->module, 0, rows, h, g, next, S);
 }
 
 /* -> the input of fc: the features, or e->features */
@@ -167,33 +59,34 @@ static const float *normed_features(struct eagle *e, const float *features, size
     const struct eagle_head *head = e->head;
     size_t three = head->fc.cols, width = head->norms.fc_norm ? three / 3 : three;
     for (size_t i = 0; config_feature_norm(&head->norms, i); i++)
-        op_rmsnorm(&e->cx, e->features + i * width, three, features + i * width, three, head->feature_norms[i], S,
-                   width, (float)head->config.rms_norm_eps);
+        op_rmsnorm(&e->pass.cx, e->features + i * width, three, features + i * width, three, head->feature_norms[i], S,
+                   width, (float)head->model.config.rms_norm_eps);
     return head->feature_norms[0] ? e->features : features;
 }
 
 void eagle_features(struct eagle *e, const struct pass *target, float *h, const float *features, size_t n)
 {
-    join(e, target);
-    for (size_t i = 0; i < n; i += e->max_rows) {
-        size_t S = n - i < e->max_rows ? n - i : e->max_rows;
-        op_linear(&e->cx, h + i * eagle_width(e), normed_features(e, features + i * e->head->fc.cols, S), &e->head->fc,
-                  S);
+    const struct weight_view *fc = &e->head->fc;
+    share_threads(e, target);
+    for (size_t i = 0, S; i < n; i += S) {
+        S = min_size(n - i, e->pass.w.max_rows);
+        op_linear(&e->pass.cx, h + i * fc->rows, normed_features(e, features + i * fc->cols, S), fc, S);
     }
 }
 
 void eagle_logits(struct eagle *e, const struct pass *target, float *logits, const float *g, size_t S)
 {
-    join(e, target);
+    struct op_ctx *cx = &e->pass.cx;
+    share_threads(e, target);
     if (e->head->version == 3) {
-        op_linear(&e->cx, logits, g, &e->head->lm_head, S);
+        op_linear(cx, logits, g, &e->head->module.head, S);
         return;
     }
     lead_head(target, &target->model->lm_head, NULL, 0, g, S); /* lm_head belongs to the target, whose ranks may each
                                                                   have a share */
-    e->cx.ranks = target->cx.ranks;
-    op_linear_divided(&e->cx, logits, e->head->vocab_size, g, 0, &e->head->lm_head, S);
-    e->cx.ranks = NULL;
+    cx->ranks = target->cx.ranks;
+    op_linear_divided(cx, logits, e->head->vocab_size, g, 0, &e->head->module.head, S);
+    cx->ranks = NULL;
 }
 
 /* ---- as any network that drafts ---- */
@@ -212,7 +105,7 @@ static struct row row(const struct draft_net *net, struct kvcache *cache, int de
 static size_t most_rows(const struct draft_net *net, const struct pass *pass)
 {
     (void)pass;
-    return of(net)->max_rows;
+    return of(net)->pass.w.max_rows;
 }
 
 static void pass(struct draft_net *net, struct pass *pass, int depth, const struct row *rows, const float *h,
@@ -242,16 +135,19 @@ static void take_features(struct draft_net *net, struct pass *pass, float *h, co
 
 static int is_same(const struct draft_net *a, const struct draft_net *b)
 {
-    return !strcmp(checkpoint_dir(of(a)->head->checkpoint), checkpoint_dir(of(b)->head->checkpoint));
+    return !strcmp(checkpoint_dir(of(a)->head->model.checkpoint), checkpoint_dir(of(b)->head->model.checkpoint));
 }
 
-static uint64_t fingerprint(const struct draft_net *net) { return checkpoint_fingerprint(of(net)->head->checkpoint); }
+static uint64_t fingerprint(const struct draft_net *net)
+{
+    return checkpoint_fingerprint(of(net)->head->model.checkpoint);
+}
 
 static size_t bytes_of_weights(const struct draft_net *net) { return eagle_head_bytes(of(net)->head); }
 
 static void close_net(struct draft_net *net)
 {
-    const vb_allocator *a = of(net)->head->allocator;
+    const vb_allocator *a = of(net)->head->model.allocator;
     eagle_close(of(net));
     vb_free(a, net);
 }

@@ -17,43 +17,35 @@
  *                            norm
  *     norm_output            after the target's rows, h_i is norm(y) of the row before
  *
- * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used
- * as they are stored, and activations are f32. The precision of the session changes neither. The sources are Li et al.
- * 2024 and 2025, and the code of SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py; of the keys of
- * config.json, vllm-project/speculators, commit c05b95b, src/speculators/models/eagle3/.
+ * So it computes what an MTP module computes, with another input and other attention: it is a model that has no main
+ * layers and one module (engine/pass/layer.c), whose passes forward_mtp computes. Attention is grouped-query attention
+ * (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used as they are stored, and activations
+ * are f32. The precision of the session changes neither. The sources are Li et al. 2024 and 2025, and the code of
+ * SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py; of the keys of config.json,
+ * vllm-project/speculators, commit c05b95b, src/speculators/models/eagle3/.
  *
- * In the shapes below, d is the hidden size of the EAGLE head, H its number of attention heads, G its number of
- * key/value heads, and D the length of one attention head. */
+ * In the shapes below, d is the hidden size of the EAGLE head. */
 #ifndef VB_DRAFT_EAGLE_NET_H
 #define VB_DRAFT_EAGLE_NET_H
 
-#include "ops/gqa.h"
 #include "engine/draft/drafter.h"
 #include "engine/draft/net.h"
 
 struct eagle_head {
-    struct checkpoint *checkpoint;
-    const vb_allocator *allocator;
+    struct vb_model model;         /* its module is `module` */
+    struct mtp_module module;      /* enorm is input_layernorm, hnorm is hidden_norm, and shared_head_norm is norm
+                                      (EAGLE-3); eh_proj and eh_bias are fc (EAGLE-1). embed_tokens: in the head's files
+                                      if they contain one, else the target's. head: the target's output head (EAGLE-1)
+                                      or the lm_head in the head's files (EAGLE-3) */
     int version;                   /* 1 or 3 */
-    struct config config;          /* sizes and RoPE from the head's config.json; rope_interleave is 0 */
-    size_t groups, dim;            /* the sizes G and D */
     struct eagle_norms norms;
     size_t target_width;           /* width of the target's hidden states */
     size_t vocab_size;             /* size of the head's vocabulary */
     const int32_t *d2t;            /* [vocab_size]: the target's token id for each token id of the head; NULL if both
                                       use the same ids */
-    struct weight_view embed_tokens, lm_head; /* embed_tokens: the head's embedding if the head's files contain one,
-                                                 else the target's embedding; lm_head: the target's output head
-                                                 (EAGLE-1) or the output head in the head's files (EAGLE-3) */
-    struct weight_view fc;         /* [d, 2d] or [d, 3 target_width] */
-    struct weight_view q_proj, k_proj, v_proj, o_proj; /* [HD, c], [GD, c], [GD, c], [d, HD], where c is d (EAGLE-1) or
-                                                          2d (EAGLE-3) */
-    struct mlp mlp;
-    const float *fc_bias;          /* [d], or NULL */
+    struct weight_view fc;         /* [d, 3 target_width], EAGLE-3 only */
     const float *feature_norms[3]; /* config_feature_norm: [3 target_width]; or [target_width] each; NULL after the
                                       last */
-    const float *input_layernorm, *hidden_norm, *norm; /* [d], EAGLE-3 only */
-    const float *post_attention_layernorm;
     void *blocks[8];
     size_t block_count;
 };
@@ -73,22 +65,8 @@ size_t eagle_head_bytes(const struct eagle_head *h);
 struct eagle {
     struct draft_net net; /* first member: pointers to it are cast to struct eagle */
     struct eagle_head *head;
-    struct op_ctx cx;
-    struct pace pace;
-    struct rope rope;
-    struct gqa gqa;
-    size_t max_rows;
-    float *features;                   /* [rows, 3 target_width]: the input of fc after its norms; NULL if there are
-                                          none */
-    float *input;                      /* [rows, 2d]: the input of attention; with EAGLE-1 it first holds the input of
-                                          fc */
-    float *x, *normed, *delta;         /* [rows, d] */
-    float *q, *k, *v, *attended;       /* [rows, HD], [rows, GD], [rows, GD], [rows, HD] */
-    float *cos_sin;                    /* [rows, D] */
-    int32_t *ids;
-    struct timeline *seen;
-    void *blocks[16];
-    size_t block_count;
+    struct pass pass;
+    float *features;      /* [rows, 3 target_width]: the input of fc after its norms; NULL if there are none */
 };
 
 /* Opens the EAGLE head in `dir` as a network that drafts. Its passes have at most o->most_observed rows. */
@@ -98,14 +76,12 @@ int eagle_net_open(struct draft_net **out, const char *dir, int version, const s
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err);
 void eagle_close(struct eagle *e); /* closes e->head too */
 
-static inline size_t eagle_width(const struct eagle *e) { return e->head->config.dims.d; }
-
 /* Only for EAGLE-3: computes h [n, d] = fc(features), with the norms before fc, for features [n, 3 target_width]. It
  * uses the threads of the workspace `target`. */
 void eagle_features(struct eagle *e, const struct pass *target, float *h, const float *features, size_t n);
-/* Runs the decoder layer on rows [S], S <= max_rows. The caller has already appended the slots of the rows to their
- * caches. It reads hidden states h [S, d]. It writes the hidden states of the next rows to next [S, d], and the input
- * of lm_head to g [S, d]. `next` may be the same array as h. */
+/* Runs the decoder layer on rows [S], S <= e->pass.w.max_rows. The caller has already appended the slots of the rows to
+ * their caches. It reads hidden states h [S, d]. It writes the hidden states of the next rows to next [S, d], and the
+ * input of lm_head to g [S, d]. `next` may be the same array as h. */
 void eagle_pass(struct eagle *e, const struct pass *target, const struct row *rows, const float *h, float *g,
                 float *next, size_t S);
 /* Computes logits [S, vocab_size] = lm_head(g). */

@@ -440,6 +440,7 @@ static int check_sizes(const struct config_reader *r)
 
 void config_set_dims(struct config *c)
 {
+    int groups = c->num_key_value_heads;
     c->dims = (struct dims){
                             .V = (size_t)c->vocab_size,
                             .d = (size_t)c->hidden_size,
@@ -449,7 +450,9 @@ void config_set_dims(struct config *c)
                             .n = (size_t)c->qk_nope_head_dim,
                             .r = (size_t)c->qk_rope_head_dim,
                             .v = (size_t)c->v_head_dim,
-                            .row = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim),
+                            .G = (size_t)(groups ? groups : 1),
+                            .row = (size_t)(groups ? groups * (c->qk_rope_head_dim + c->v_head_dim)
+                                                   : c->kv_lora_rank + c->qk_rope_head_dim),
                             .layers = (size_t)c->num_hidden_layers,
                             .positions = (size_t)c->max_position_embeddings,
                             .dense = (size_t)c->intermediate_size,
@@ -461,7 +464,8 @@ void config_set_dims(struct config *c)
                             .chosen_groups = (size_t)c->topk_group,
                             .index_heads = (size_t)c->index_n_heads,
                             .index_dim = (size_t)c->index_head_dim,
-                            .index_topk = (size_t)c->index_topk};
+                            .index_topk = (size_t)c->index_topk,
+                            .features = (size_t)c->feature_width};
 }
 
 /* Models of images and text, whose language model has a config of its own: text_config. Sets r->root to it. Keys that
@@ -573,6 +577,11 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
 const char *config_origin(const struct config *c)
 {
     return c->gguf ? "the metadata" : c->params ? "params.json" : "config.json";
+}
+
+enum attention_kind config_attention(const struct config *c, int layer)
+{
+    return (void)layer, c->num_key_value_heads ? ATTENTION_GQA : ATTENTION_MLA;
 }
 
 int config_layer_is_moe(const struct config *c, int layer)

@@ -16,6 +16,11 @@ enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
 enum cache_type { CACHE_TYPE_F32, CACHE_TYPE_BF16, CACHE_TYPE_Q8, CACHE_TYPES };
 
+/* The kinds of attention. engine/pass/layer.c has a function for each. */
+enum attention_kind { ATTENTION_MLA, ATTENTION_GQA };
+/* What drafts with one decoder layer: an MTP module, a parallel head, an EAGLE-1 head, or an EAGLE-3 head. */
+enum module_kind { MODULE_MTP, MODULE_PARALLEL, MODULE_EAGLE1, MODULE_EAGLE3 };
+
 #define CONFIG_MAX_EOS 16
 #define CONFIG_MAX_LAYERS 10000 /* main layers */
 
@@ -25,12 +30,14 @@ struct dims {
     size_t V, d, H;             /* vocabulary size, hidden size, number of attention heads */
     size_t q, c, n, r, v;       /* q_lora_rank, kv_lora_rank; per head: qk_nope_head_dim, qk_rope_head_dim,
                                    v_head_dim */
-    size_t row;                 /* c + r: numbers in one row of the KV cache */
+    size_t G;                   /* num_key_value_heads; 1 in MLA, where all heads share one RoPE key */
+    size_t row;                 /* numbers in one row of the KV cache: c + r with MLA, G(r+v) with GQA */
     size_t layers, positions;   /* main layers (without MTP); max_position_embeddings */
     size_t dense, expert;       /* intermediate size of a dense layer and of one expert */
     size_t E, shared, chosen;   /* n_routed_experts, n_shared_experts, num_experts_per_tok */
     size_t groups, chosen_groups; /* n_group, topk_group */
     size_t index_heads, index_dim, index_topk; /* index_n_heads, index_head_dim, index_topk; 0 without an indexer */
+    size_t features;            /* feature_width */
 };
 
 struct config {
@@ -42,6 +49,8 @@ struct config {
     int hidden_size;       /* d */
     int num_hidden_layers; /* number of main layers; MTP layers are numbered after them */
     int num_nextn_predict_layers; /* number of MTP modules according to config.json; the checkpoint may store fewer */
+    enum module_kind module_kind; /* what these modules are */
+    int feature_width;     /* numbers of the target's residual streams that an EAGLE-3 head reads for one row; else 0 */
     int max_position_embeddings;
     double rms_norm_eps;
     int tie_word_embeddings;
@@ -52,6 +61,8 @@ struct config {
     int qk_nope_head_dim;    /* n */
     int qk_rope_head_dim;    /* r, even */
     int v_head_dim;          /* v */
+    int num_key_value_heads; /* G: the layers have grouped-query attention, whose heads have n = 0 and r = v numbers; 0:
+                                they have MLA */
     double latent_eps;       /* eps of q_a_layernorm and kv_a_layernorm: 1e-6 by default, even if rms_norm_eps has
                                 another value; see the convention latent-eps in docs/SEMANTICS.md */
 
@@ -164,13 +175,12 @@ struct eagle_norms {
 const char *config_feature_norm(const struct eagle_norms *norms, size_t i);
 /* EAGLE heads (engine/draft/eagle_net.h). */
 struct eagle_config {
-    int groups, dim; /* G and D: key/value heads, and the length of a head */
     int vocab_size;  /* of the head's logits */
     struct eagle_norms norms;
 };
 /* Reads the config.json of the EAGLE-1 or EAGLE-3 head in `dir` (`version` is 1 or 3), and checks it against the
- * target's configuration; target_dir is for messages. Of *out, which the caller has cleared, only the sizes of a Llama
- * layer are set, and RoPE, where qk_rope_head_dim is D. */
+ * target's configuration; target_dir is for messages. *out, which the caller has cleared, becomes the configuration of
+ * a model that has no main layers, and one module of kind MODULE_EAGLE1 or MODULE_EAGLE3. */
 int config_read_eagle(struct config *out, struct eagle_config *e, const char *dir, int version,
                       const struct config *target, const char *target_dir, const vb_allocator *a, vb_error *err);
 /* Sets layer[0..2] to three layer numbers in ascending order: EAGLE-3 heads read the residual stream before these
@@ -188,6 +198,9 @@ uint64_t config_hash(const struct config *c);
 /* Returns the source of the values for error messages: "config.json", "params.json", or "the metadata" of a GGUF
  * file. */
 const char *config_origin(const struct config *c);
+
+/* Returns the kind of attention of a layer. Layers from num_hidden_layers on are MTP layers. */
+enum attention_kind config_attention(const struct config *c, int layer);
 
 /* Returns 1 if a layer has experts. Layers from num_hidden_layers on are MTP layers. */
 int config_layer_is_moe(const struct config *c, int layer);

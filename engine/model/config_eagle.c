@@ -143,16 +143,21 @@ static int read_keys(struct eagle_config *e, int version, const struct eagle_tar
     c->num_attention_heads = (int)heads;
     c->intermediate_size = (int)width;
     c->max_position_embeddings = (int)positions;
-    c->qk_rope_head_dim = (int)dim;
+    c->num_key_value_heads = (int)groups;
+    c->qk_rope_head_dim = c->v_head_dim = (int)dim;
+    c->num_nextn_predict_layers = c->first_k_dense_replace = c->moe_layer_freq = 1; /* one layer, which is dense */
+    c->module_kind = version == 3 ? MODULE_EAGLE3 : MODULE_EAGLE1;
+    c->feature_width = version == 3 ? 3 * target->config->hidden_size : 0;
+    c->conventions.value[DRAFT_HIDDEN] = !norms.norm_output;
     config_set_dims(c);
-    *e = (struct eagle_config){(int)groups, (int)dim, version == 3 ? (int)draft_vocab : target->config->vocab_size,
-                               norms};
+    *e = (struct eagle_config){version == 3 ? (int)draft_vocab : target->config->vocab_size, norms};
     const json_t *theta = json_object_get(rope, "rope_theta");
     if (theta && !json_object_get(r->root, "rope_theta"))
         rc = config_number(r, "rope_parameters", "rope_theta", theta, REAL, 1.001, 1e15, &c->rope_theta);
     else
         rc = read_number(r, "rope_theta", REAL, 1.001, 1e15, 10000, &c->rope_theta);
     rc = rc ? rc : config_read_rope(r);
+    c->rope_unscaled = 1;
     return rc || version == 1 ? rc : check_layers(r, target->config->num_hidden_layers);
 }
 

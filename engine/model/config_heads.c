@@ -38,6 +38,7 @@ int config_read_heads(struct config *out, struct heads_config *h, const char *di
         return rc;
     rc = path ? read_file(&r, h, a) : vb_fail(err, VB_NO_MEMORY, "no memory to open %s", dir);
     vb_free(a, path);
+    out->module_kind = MODULE_PARALLEL;
     if (!rc)
         out->num_nextn_predict_layers = h->count;
     return rc;

@@ -322,6 +322,7 @@ int model_bind_layer(struct binder *b, struct layer *l, int index)
     int rc;
     set_layer(b, index);
     b->on_device = index < b->c->num_hidden_layers ? index >= b->offload.first_attention : b->offload.ends;
+    l->kind = config_attention(b->c, index);
     l->is_moe = config_layer_is_moe(b->c, index);
     if (b->m->ranks && !(l->prefetched = model_alloc(b, 1 + (l->is_moe ? b->c->dims.E : 0), 1)))
         return VB_NO_MEMORY;

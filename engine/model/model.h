@@ -16,8 +16,10 @@
 #include "simd/kernels.h"
 
 struct mla {                                  /* weights of multi-head latent attention; see docs/SEMANTICS.md,
-                                                 "Attention (MLA)" */
+                                                 "Attention (MLA)". Grouped-query attention has q_proj, k_proj, v_proj
+                                                 and o_proj */
     struct weight_view q_proj;                /* [H(n+r), d], only if q_lora_rank is 0 */
+    struct weight_view k_proj, v_proj;        /* [Gr, d], [Gv, d], only of grouped-query attention */
     struct weight_view q_a_proj, q_b_proj;    /* [q, d] and [H(n+r), q], only if q_lora_rank is not 0 */
     const float *q_a_layernorm;               /* [q] */
     struct weight_view kv_a_proj_with_mqa;    /* [c+r, d]: rows of the latent first, rows of the RoPE part last */
@@ -55,11 +57,8 @@ struct moe {
     struct mlp shared_experts;                /* matrices with 0 rows if n_shared_experts is 0 */
 };
 
-/* The kinds of attention; engine/pass/layer.c has a function for each. */
-enum attention_kind { ATTENTION_MLA };
-
 struct layer {
-    enum attention_kind kind;
+    enum attention_kind kind; /* config_attention */
     const float *input_layernorm, *post_attention_layernorm; /* [d] */
     struct mla self_attn;
     unsigned char *prefetched;              /* with ranks: [1 + E], see prefetch.h; else NULL */
@@ -69,18 +68,19 @@ struct layer {
     struct moe moe; /* used if is_moe is 1 */
 };
 
-struct mtp_module {                           /* weights of one MTP module; see docs/SEMANTICS.md, "MTP module k" */
+struct mtp_module {                           /* weights of one MTP module; see docs/SEMANTICS.md, "MTP module k".
+                                                 Parallel heads and EAGLE heads have some of them
+                                                 (engine/pass/layer.c) */
     const float *enorm, *hnorm;               /* [d] */
     struct weight_view eh_proj;               /* [d, 2d]: first d columns for the embedding, then d for the hidden
                                                  state */
+    const float *eh_bias;                     /* [d], which is added to its output; NULL: nothing is */
+    int norm_before_residual;                 /* of an EAGLE-3 head: struct eagle_norms */
     struct layer layer;
     const float *shared_head_norm;            /* [d] */
     struct weight_view embed_tokens, head;    /* the module's own matrices if it stores them, else those of the main
                                                  model */
 };
-/* Whether it is a parallel head (model_open_heads), which has no enorm, hnorm and eh_proj. (Of an eh_proj, a rank may
- * have no rows.) */
-static inline int mtp_is_head(const struct mtp_module *module) { return !module->enorm; }
 
 /* What a device computes (offload.h). */
 struct offload_plan {

@@ -28,7 +28,11 @@ static struct kv_layout layout_of(const struct config *c, enum cache_type type)
                               .index_layers = full_layers(c), .index_row = index_row_bytes(&ix)};
 }
 
-struct kv_layout model_cache_layout(const struct config *c) { return layout_of(c, c->cache_type); }
+struct kv_layout model_cache_layout(const struct config *c)
+{
+    struct kv_layout grouped = {.type = KV_F32, .latent = c->dims.row};
+    return config_attention(c, 0) == ATTENTION_GQA ? grouped : layout_of(c, c->cache_type);
+}
 
 struct kv_layout model_mtp_cache_layout(const struct config *c)
 {

@@ -7,6 +7,8 @@
 
 /* ---- where a value exists ---- */
 
+static int is_mla(const struct config *c, int layer) { return config_attention(c, layer) == ATTENTION_MLA; }
+static int is_gqa(const struct config *c, int layer) { return config_attention(c, layer) == ATTENTION_GQA; }
 static int has_q_rank(const struct config *c, int layer) { return (void)layer, c->q_lora_rank > 0; }
 static int has_no_q_rank(const struct config *c, int layer) { return (void)layer, !c->q_lora_rank; }
 static int has_indexer(const struct config *c, int layer)
@@ -22,6 +24,24 @@ static int is_grouped(const struct config *c, int layer)
 }
 static int has_shared(const struct config *c, int layer) { return is_moe(c, layer) && c->n_shared_experts > 0; }
 
+/* A parallel head reads the hidden state alone. In EAGLE heads, attention reads the module's input without a further
+ * norm: in EAGLE-1 the output of fc, in EAGLE-3 the two normalised halves. EAGLE-1 has no norm after its layer. */
+static int is_eagle(const struct config *c, int layer)
+{
+    return layer >= c->num_hidden_layers && (c->module_kind == MODULE_EAGLE1 || c->module_kind == MODULE_EAGLE3);
+}
+static int is_not_eagle(const struct config *c, int layer) { return !is_eagle(c, layer); }
+static int has_embedding(const struct config *c, int layer) { return (void)layer, c->module_kind != MODULE_PARALLEL; }
+static int has_input_norms(const struct config *c, int layer)
+{
+    return (void)layer, c->module_kind == MODULE_MTP || c->module_kind == MODULE_EAGLE3;
+}
+static int has_eh_proj(const struct config *c, int layer)
+{
+    return (void)layer, c->module_kind == MODULE_MTP || c->module_kind == MODULE_EAGLE1;
+}
+static int has_output_norm(const struct config *c, int layer) { return (void)layer, c->module_kind != MODULE_EAGLE1; }
+
 /* ---- sizes, in the letters of docs/SEMANTICS.md ---- */
 
 #define SIZE(name, expression) static size_t name(const struct config *c) { return expression; }
@@ -30,9 +50,10 @@ SIZE(two_d, 2 * c->dims.d)
 SIZE(V, c->dims.V)
 SIZE(q, c->dims.q)
 SIZE(latent, c->dims.c)
-SIZE(r, c->dims.r)
 SIZE(n, c->dims.n)
-SIZE(c_r, c->dims.c + c->dims.r)
+SIZE(row, c->dims.row)
+SIZE(G_r, c->dims.G * c->dims.r)
+SIZE(G_v, c->dims.G * c->dims.v)
 SIZE(H, c->dims.H)
 SIZE(n_r, c->dims.n + c->dims.r)
 SIZE(H_n_r, c->dims.H * (c->dims.n + c->dims.r))
@@ -54,53 +75,59 @@ SIZE(hidden_half, c->conventions.value[CONCAT] ? 0 : c->dims.d)
 
 /* ---- the table ---- */
 
-
-#define FROM(value) {{value, NO_VALUE}, 0}
-#define EITHER(value, other) {{value, other}, 0}
-#define IF_ANY(value) {{value, NO_VALUE}, 1}
+#define FROM(value) EITHER(value, NO_VALUE)
+#define EITHER(value, other) FIRST_OF(value, other, NO_VALUE)
+#define FIRST_OF(value, other, third) {{value, other, third}, 0}
+#define IF_ANY(value) {{value, NO_VALUE, NO_VALUE}, 1}
 #define INPUTS(number, ...) .inputs = {__VA_ARGS__}, .count = number
 #define IN_LAYER(weight) offsetof(struct layer, weight)
 #define IN_MODULE(weight) offsetof(struct mtp_module, weight)
 #define IN_MODEL(weight) offsetof(struct vb_model, weight)
-#define SEEN_BY_ATTENTION INPUTS(5, EITHER(Q_B, Q_PROJ), FROM(Q_ROPE), FROM(LATENT), FROM(K_ROPE), IF_ANY(KEPT_TOKENS))
+#define ATTENTION_INPUT FIRST_OF(INPUT_NORM, EH_PROJ, EH_INPUT)
+#define SEEN_BY_ATTENTION INPUTS(5, EITHER(Q_B, Q_PROJ), FROM(Q_ROPE), EITHER(LATENT, V_PROJ), FROM(K_ROPE), \
+                                 IF_ANY(KEPT_TOKENS))
 
 const struct value_row value_table[VALUES] = {
     [EMBEDDING] = {"model.embed_tokens.output", INPUTS(1, FROM(ROW_TOKENS)), OF_PASS, .width = d, .part = PART_SMALL,
                    .array = ARRAY_X, .weight = IN_MODEL(embed_tokens)},
 
-    [MODULE_EMBEDDING] = {"embed_tokens.output", INPUTS(1, FROM(ROW_TOKENS)), OF_MODULE, .width = d, .part = PART_SMALL,
-                          .array = ARRAY_X, .weight = IN_MODULE(embed_tokens)},
-    [ENORM] = {"enorm.output", INPUTS(1, FROM(MODULE_EMBEDDING)), OF_MODULE, .width = d, .part = PART_SMALL,
-               .array = ARRAY_CONCAT, .at = embedding_half, .pitch = two_d, .weight = IN_MODULE(enorm)},
+    [MODULE_EMBEDDING] = {"embed_tokens.output", INPUTS(1, FROM(ROW_TOKENS)), OF_MODULE, has_embedding, d, PART_SMALL,
+                          ARRAY_X, .weight = IN_MODULE(embed_tokens)},
+    [ENORM] = {"enorm.output", INPUTS(1, FROM(MODULE_EMBEDDING)), OF_MODULE, has_input_norms, d, PART_SMALL,
+               ARRAY_CONCAT, .at = embedding_half, .pitch = two_d, .weight = IN_MODULE(enorm)},
     [HNORM_INPUT] = {"hnorm.input", INPUTS(1, FROM(HIDDEN_STATES)), OF_MODULE, .width = d, .part = PART_SMALL,
                      .array = ARRAY_TAKEN, .is_copy = 1},
-    [HNORM] = {"hnorm.output", INPUTS(1, FROM(HNORM_INPUT)), OF_MODULE, .width = d, .part = PART_SMALL,
-               .array = ARRAY_CONCAT, .at = hidden_half, .pitch = two_d, .weight = IN_MODULE(hnorm)},
-    [EH_INPUT] = {"eh_proj.input", INPUTS(2, FROM(ENORM), FROM(HNORM)), OF_MODULE, .width = two_d, .part = PART_SMALL,
-                  .array = ARRAY_CONCAT, .is_copy = 1},
-    [EH_PROJ] = {"eh_proj.output", INPUTS(1, FROM(EH_INPUT)), OF_MODULE, .width = d, .part = PART_EH, .array = ARRAY_X,
-                 .weight = IN_MODULE(eh_proj), .division = BY_ROWS},
+    [HNORM] = {"hnorm.output", INPUTS(1, FROM(HNORM_INPUT)), OF_MODULE, has_input_norms, d, PART_SMALL, ARRAY_CONCAT,
+               .at = hidden_half, .pitch = two_d, .weight = IN_MODULE(hnorm)},
+    [EH_INPUT] = {"eh_proj.input", INPUTS(2, EITHER(ENORM, MODULE_EMBEDDING), EITHER(HNORM, HNORM_INPUT)), OF_MODULE,
+                  has_embedding, two_d, PART_SMALL, ARRAY_CONCAT, .is_copy = 1},
+    [EH_PROJ] = {"eh_proj.output", INPUTS(1, FROM(EH_INPUT)), OF_MODULE, has_eh_proj, d, PART_EH, ARRAY_X,
+                 .weight = IN_MODULE(eh_proj), .bias = IN_MODULE(eh_bias), .division = BY_ROWS},
 
     [LAYER_INPUT] = {"input_layernorm.input", INPUTS(1, FROM(STREAM)), OF_LAYER, .width = d, .part = PART_SMALL,
                      .array = ARRAY_X, .is_copy = 1},
-    [INPUT_NORM] = {"input_layernorm.output", INPUTS(1, FROM(LAYER_INPUT)), OF_LAYER, .width = d, .part = PART_SMALL,
-                    .array = ARRAY_NORMED, .weight = IN_LAYER(input_layernorm)},
+    [INPUT_NORM] = {"input_layernorm.output", INPUTS(1, FROM(LAYER_INPUT)), OF_LAYER, is_not_eagle, d, PART_SMALL,
+                    ARRAY_NORMED, .weight = IN_LAYER(input_layernorm)},
     [Q_A] = {"self_attn.q_a_proj.output", INPUTS(1, FROM(INPUT_NORM)), OF_LAYER, has_q_rank, q, PART_Q_A, ARRAY_Q_A,
              .weight = IN_LAYER(self_attn.q_a_proj)},
     [Q_A_NORM] = {"self_attn.q_a_layernorm.output", INPUTS(1, FROM(Q_A)), OF_LAYER, has_q_rank, q, PART_SMALL,
                   ARRAY_Q_A, .weight = IN_LAYER(self_attn.q_a_layernorm)},
     [Q_B] = {"self_attn.q_b_proj.output", INPUTS(1, FROM(Q_A_NORM)), OF_LAYER, has_q_rank, H_n_r, PART_Q_B, ARRAY_Q,
              .weight = IN_LAYER(self_attn.q_b_proj), .division = BY_HEADS},
-    [Q_PROJ] = {"self_attn.q_proj.output", INPUTS(1, FROM(INPUT_NORM)), OF_LAYER, has_no_q_rank, H_n_r, PART_Q_A,
+    [Q_PROJ] = {"self_attn.q_proj.output", INPUTS(1, ATTENTION_INPUT), OF_LAYER, has_no_q_rank, H_n_r, PART_Q_A,
                 ARRAY_Q, .weight = IN_LAYER(self_attn.q_proj), .division = BY_HEADS},
-    [KV_A] = {"self_attn.kv_a_proj_with_mqa.output", INPUTS(1, FROM(INPUT_NORM)), OF_LAYER, NULL, c_r, PART_Q_A,
+    [KV_A] = {"self_attn.kv_a_proj_with_mqa.output", INPUTS(1, FROM(INPUT_NORM)), OF_LAYER, is_mla, row, PART_Q_A,
               ARRAY_KV_A, .weight = IN_LAYER(self_attn.kv_a_proj_with_mqa)},
+    [K_PROJ] = {"self_attn.k_proj.output", INPUTS(1, ATTENTION_INPUT), OF_LAYER, is_gqa, G_r, PART_Q_A, ARRAY_KV_A,
+                .pitch = row, .weight = IN_LAYER(self_attn.k_proj)},
+    [V_PROJ] = {"self_attn.v_proj.output", INPUTS(1, ATTENTION_INPUT), OF_LAYER, is_gqa, G_v, PART_Q_A, ARRAY_KV_A,
+                .at = G_r, .pitch = row, .weight = IN_LAYER(self_attn.v_proj)},
     [Q_ROPE] = {"self_attn.q_rope", INPUTS(1, EITHER(Q_B, Q_PROJ)), OF_LAYER, NULL, H_r, PART_SMALL, ARRAY_Q, .at = n,
                 .pitch = H_n_r, .outer = H, .outer_pitch = n_r, .is_part = 1},
-    [LATENT] = {"self_attn.kv_a_layernorm.output", INPUTS(1, FROM(KV_A)), OF_LAYER, NULL, latent, PART_SMALL,
-                ARRAY_KV_A, .pitch = c_r, .weight = IN_LAYER(self_attn.kv_a_layernorm), .is_part = 1},
-    [K_ROPE] = {"self_attn.k_rope", INPUTS(1, FROM(KV_A)), OF_LAYER, NULL, r, PART_SMALL, ARRAY_KV_A, .at = latent,
-                .pitch = c_r, .is_part = 1},
+    [LATENT] = {"self_attn.kv_a_layernorm.output", INPUTS(1, FROM(KV_A)), OF_LAYER, is_mla, latent, PART_SMALL,
+                ARRAY_KV_A, .pitch = row, .weight = IN_LAYER(self_attn.kv_a_layernorm), .is_part = 1},
+    [K_ROPE] = {"self_attn.k_rope", INPUTS(1, EITHER(KV_A, K_PROJ)), OF_LAYER, NULL, G_r, PART_SMALL, ARRAY_KV_A,
+                .at = latent, .pitch = row, .is_part = 1},
 
     [INDEX_WK] = {"self_attn.indexer.wk.output", INPUTS(1, FROM(INPUT_NORM)), OF_LAYER, has_indexer, index_D, PART_Q_A,
                   ARRAY_INDEX_K, .weight = IN_LAYER(self_attn.indexer.wk)},
@@ -124,9 +151,9 @@ const struct value_row value_table[VALUES] = {
     [INDEX_MARGIN] = {"self_attn.indexer.margin", INPUTS(1, FROM(INDEX_SCORES)), OF_LAYER, has_indexer, one,
                       PART_INDEXER, .is_part = 1},
 
-    [ATTENTION_SCORES] = {"self_attn.scores.H", SEEN_BY_ATTENTION, OF_LAYER, NULL, NULL, PART_ATTENTION, .is_part = 1,
+    [ATTENTION_SCORES] = {"self_attn.scores.H", SEEN_BY_ATTENTION, OF_LAYER, is_mla, NULL, PART_ATTENTION, .is_part = 1,
                           .all_rows = 2},
-    [ATTENTION_PROBABILITIES] = {"self_attn.probabilities.H", SEEN_BY_ATTENTION, OF_LAYER, NULL, NULL, PART_ATTENTION,
+    [ATTENTION_PROBABILITIES] = {"self_attn.probabilities.H", SEEN_BY_ATTENTION, OF_LAYER, is_mla, NULL, PART_ATTENTION,
                                  .is_part = 1, .all_rows = 2},
     [ATTENTION_HEADS] = {"self_attn.o_proj.input", SEEN_BY_ATTENTION, OF_LAYER, NULL, H_v, PART_ATTENTION, ARRAY_HEADS,
                .division = BY_HEADS, .all_rows = 2},
@@ -163,10 +190,10 @@ const struct value_row value_table[VALUES] = {
     [LAYER_OUTPUT] = {"output", INPUTS(2, FROM(MIDDLE), FROM(MLP_OUTPUT)), OF_LAYER, .width = d, .part = PART_SMALL,
                       .array = ARRAY_X},
 
-    [MODULE_NORM_INPUT] = {"shared_head.norm.input", INPUTS(1, FROM(LAYER_OUTPUT)), OF_MODULE, .width = d,
-                           .part = PART_SMALL, .array = ARRAY_X, .is_copy = 1},
-    [MODULE_NORM] = {"shared_head.norm.output", INPUTS(1, FROM(MODULE_NORM_INPUT)), OF_MODULE, .width = d,
-                     .part = PART_SMALL, .array = ARRAY_GIVEN, .weight = IN_MODULE(shared_head_norm)},
+    [MODULE_NORM_INPUT] = {"shared_head.norm.input", INPUTS(1, FROM(LAYER_OUTPUT)), OF_MODULE, has_output_norm, d,
+                           PART_SMALL, ARRAY_X, .is_copy = 1},
+    [MODULE_NORM] = {"shared_head.norm.output", INPUTS(1, FROM(MODULE_NORM_INPUT)), OF_MODULE, has_output_norm, d,
+                     PART_SMALL, ARRAY_GIVEN, .weight = IN_MODULE(shared_head_norm)},
     [MODULE_LOGITS] = {"shared_head.head.output", INPUTS(1, FROM(MODULE_NORM)), OF_MODULE, .width = V,
                        .part = PART_HEAD, .weight = IN_MODULE(head), .division = BY_ROWS},
     [FINAL_NORM_INPUT] = {"model.norm.input", INPUTS(1, FROM(STREAM)), OF_PASS, .width = d, .part = PART_SMALL,
@@ -195,7 +222,7 @@ int value_exists(enum pass_value v, const struct config *c, int layer)
 
 enum pass_value value_input(enum pass_value v, size_t i, const struct config *c, int layer)
 {
-    for (size_t k = 0; i < value_table[v].count && k < 2; k++) {
+    for (size_t k = 0; i < value_table[v].count && k < VALUE_SOURCES; k++) {
         enum pass_value from = value_table[v].inputs[i].from[k];
         if (from >= VALUES || value_exists(from, c, layer))
             return from;

@@ -27,6 +27,8 @@ enum pass_value {
     Q_B,
     Q_PROJ,
     KV_A,
+    K_PROJ,
+    V_PROJ,
     Q_ROPE,
     LATENT,
     K_ROPE,
@@ -115,15 +117,17 @@ enum value_division {
 };
 
 #define VALUE_INPUTS 5
+#define VALUE_SOURCES 3
 
 typedef size_t value_size(const struct config *c);
 
 struct value_row {
     const char *name; /* in its layer. H stands for the number of a head, and E for that of an expert: one value for
                          each */
-    /* What it is computed from: for each input two sources, of which the first counts that exists in the layer. */
+    /* What it is computed from: for each input up to three sources, of which the first counts that exists in the
+     * layer. */
     struct {
-        enum pass_value from[2];
+        enum pass_value from[VALUE_SOURCES];
         int optional; /* a model may have none of them */
     } inputs[VALUE_INPUTS];
     size_t count; /* of inputs */
@@ -139,6 +143,8 @@ struct value_row {
     value_size *outer, *outer_pitch; /* NULL: 1, and `width` */
     size_t weight; /* the weight of a norm or a linear layer: its offset in struct layer, struct mtp_module or struct
                       vb_model */
+    size_t bias;   /* the offset of a vector that is added to the output of a linear layer, where it is not NULL; 0:
+                      none is */
     enum value_division division;
     unsigned char is_part;  /* 1: an operator computes it together with other values */
     unsigned char is_copy;  /* 1: its numbers are those of its inputs, so nothing is computed */

@@ -3,8 +3,11 @@
 #include "engine/pass/step.h"
 #include "ops/cache_rows.h"
 #include "ops/expanded.h"
+#include "ops/gqa.h"
 #include "ops/ranks.h"
 #include "ops/rmsnorm.h"
+
+#include <string.h>
 
 struct attention attention_of(const struct pass *p)
 {
@@ -32,6 +35,13 @@ static struct op_share rotated_heads(const struct pass *p)
     return p->cx.ranks && p->cx.ranks->taps_all ? (struct op_share){0, p->model->config.dims.H} : pass_heads(p);
 }
 
+static void see_tokens(struct pass *p)
+{
+    for (size_t s = 0; s < p->S; s++)
+        p->w.seen[s] = (struct timeline){kvcache_layer(p->rows[s].cache, p->cache_layer), p->w.places[s].slots,
+                                         p->w.places[s].length};
+}
+
 void cache_rows(struct pass *p)
 {
     const struct config *c = &p->model->config;
@@ -47,9 +57,7 @@ void cache_rows(struct pass *p)
     op_rmsnorm(&p->cx, p->w.kv_a, latent + r, p->w.kv_a, latent + r, p->l->self_attn.kv_a_layernorm, p->S, latent,
                (float)c->latent_eps);
     op_cache_rows(&p->cx, p->w.q + heads.begin * (n + r), p->w.kv_a, p->w.cos_sin, p->side.places, &rows, p->S);
-    for (size_t s = 0; s < p->S; s++)
-        p->w.seen[s] = (struct timeline){kvcache_layer(p->rows[s].cache, p->cache_layer), p->w.places[s].slots,
-                                         p->w.places[s].length};
+    see_tokens(p);
     step_ends(p, Q_ROPE);
     step_ends(p, LATENT);
     step_ends(p, K_ROPE);
@@ -86,5 +94,37 @@ void attend(struct pass *p)
     step_probes(p, "self_attn.");
     if (a.heads || p->cx.ranks->scores) /* a rank may have no heads */
         attend_by_form(p, &a);
+    step_ends(p, ATTENTION_HEADS);
+}
+
+/* ---- grouped-query attention ---- */
+
+void cache_keys(struct pass *p)
+{
+    const struct dims *dims = &p->model->config.dims;
+    size_t H = dims->H, G = dims->G, D = dims->r;
+    if (p->only != NO_VALUE && p->only != Q_ROPE && p->only != K_ROPE)
+        return;
+    op_enter(&p->cx, PART_SMALL);
+    for (size_t s = 0; s < p->S; s++) {
+        const float *cos_sin = p->w.cos_sin + s * D;
+        float *keys = p->w.kv_a + s * dims->row;
+        op_rope(p->w.q + s * H * D, H, D, cos_sin, &p->rope);
+        op_rope(keys, G, D, cos_sin, &p->rope);
+        memcpy(kvcache_row(p->rows[s].cache, p->cache_layer, p->rows[s].slot), keys, dims->row * sizeof *keys);
+    }
+    see_tokens(p);
+    step_ends(p, Q_ROPE);
+    step_ends(p, K_ROPE);
+}
+
+void attend_grouped(struct pass *p)
+{
+    const struct dims *dims = &p->model->config.dims;
+    struct gqa a = {.heads = dims->H, .groups = dims->G, .dim = dims->v, .row = p->rows->cache->pool->row,
+                    .scale = p->scale};
+    if (!step_begins(p, ATTENTION_HEADS))
+        return;
+    op_gqa(&p->cx, p->w.heads, p->w.q, p->w.seen, &a, p->S);
     step_ends(p, ATTENTION_HEADS);
 }

@@ -11,6 +11,11 @@ void cache_rows(struct pass *p);
  * earlier rows of the same pass. */
 void attend(struct pass *p);
 
+/* The same for grouped-query attention: RoPE on queries and keys, keys and values to the cache, then each head with the
+ * keys and values of its group. */
+void cache_keys(struct pass *p);
+void attend_grouped(struct pass *p);
+
 /* The layer's attention, as its operators want it. */
 struct attention attention_of(const struct pass *p);
 /* Mistral 4: the queries of a row are multiplied by a factor that grows with its position; it is 1 in other models. */

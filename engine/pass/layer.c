@@ -24,7 +24,16 @@ static void attention_mla(struct pass *p)
     linear(p, O_PROJ);
 }
 
-static void (*const attention[])(struct pass *p) = {[ATTENTION_MLA] = attention_mla};
+/* Grouped-query attention (Ainslie et al. 2023): the heads of a group share their keys and values. */
+static void attention_gqa(struct pass *p)
+{
+    linears(p, Q_PROJ, K_PROJ, V_PROJ);
+    cache_keys(p);     /* RoPE; keys and values go to the cache */
+    attend_grouped(p); /* softmax(q^T k / sqrt(r)) v of each head */
+    linear(p, O_PROJ);
+}
+
+static void (*const attention[])(struct pass *p) = {[ATTENTION_MLA] = attention_mla, [ATTENTION_GQA] = attention_gqa};
 
 /* ---- feed-forward ---- */
 
@@ -58,25 +67,42 @@ void decoder_layer(struct pass *p)
     layer_feed_forward(p);
 }
 
-/* ---- the MTP module (2.2, equations 21 to 23) ---- */
+/* ---- modules: what goes before and after their layer ---- */
 
-void module_input(struct pass *p)
+/* An MTP module (2.2, equations 21 to 23). */
+static void mtp_input(struct pass *p)
 {
-    if (mtp_is_head(p->module)) { /* a parallel head reads the hidden state alone */
-        copy_taken(p);
-        return;
-    }
     embed_tokens(p, MODULE_EMBEDDING);
     norm(p, ENORM);
     norm(p, HNORM);
     join(p, EH_INPUT); /* [RMSNorm(Emb(t)) ; RMSNorm(h)] */
 }
 
-void module_projection(struct pass *p)
+/* A parallel head reads the hidden state alone. */
+static void parallel_input(struct pass *p) { begin_stream(p, HNORM_INPUT); }
+
+/* EAGLE-1: the module without its norms. */
+static void eagle1_input(struct pass *p)
 {
-    if (!mtp_is_head(p->module))
-        linear(p, EH_PROJ);
+    embed_tokens(p, MODULE_EMBEDDING);
+    join(p, EH_INPUT); /* [Emb(t) ; h] */
 }
+
+/* EAGLE-3: attention reads the joined halves themselves, and the residual stream begins with h. */
+static void eagle3_input(struct pass *p)
+{
+    mtp_input(p);
+    begin_stream(p, p->module->norm_before_residual ? HNORM : HNORM_INPUT);
+}
+
+void module_input(struct pass *p)
+{
+    static void (*const input[])(struct pass *p) = {[MODULE_MTP] = mtp_input, [MODULE_PARALLEL] = parallel_input,
+                                                    [MODULE_EAGLE1] = eagle1_input, [MODULE_EAGLE3] = eagle3_input};
+    input[p->model->config.module_kind](p);
+}
+
+void module_projection(struct pass *p) { linear(p, EH_PROJ); }
 
 void module_layer(struct pass *p)
 {
@@ -84,4 +110,7 @@ void module_layer(struct pass *p)
     decoder_layer(p);
 }
 
-void module_output(struct pass *p) { norm(p, MODULE_NORM); }
+void module_output(struct pass *p)
+{
+    p->model->config.module_kind == MODULE_EAGLE1 ? give_stream(p) : norm(p, MODULE_NORM);
+}

@@ -12,7 +12,8 @@ void layer_attention(struct pass *p);
 void layer_feed_forward(struct pass *p);
 void decoder_layer(struct pass *p);
 
-/* An MTP module: what goes before eh_proj, then eh_proj and the decoder layer, then the norm before the output head. */
+/* An MTP module, or another network of its kind (enum module_kind): what goes before eh_proj, then eh_proj and the
+ * decoder layer, then the norm before the output head. */
 void module_input(struct pass *p);
 void module_projection(struct pass *p);
 void module_layer(struct pass *p); /* module_projection and decoder_layer */

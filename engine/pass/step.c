@@ -25,14 +25,27 @@ float *step_array(const struct pass *p, enum pass_value v)
     return array[row->array] + (row->at ? row->at(&p->model->config) : 0);
 }
 
-static const void *weight(const struct pass *p, enum pass_value v)
+static const void *in_place(const struct pass *p, enum pass_value v, size_t offset)
 {
     const void *of[] = {[OF_PASS] = p->model, [OF_LAYER] = p->l, [OF_MODULE] = p->module};
-    return (const char *)of[value_table[v].place] + value_table[v].weight;
+    return (const char *)of[value_table[v].place] + offset;
 }
 
-static const struct weight_view *matrix(const struct pass *p, enum pass_value v) { return weight(p, v); }
-static const float *vector(const struct pass *p, enum pass_value v) { return *(const float *const *)weight(p, v); }
+static const struct weight_view *matrix(const struct pass *p, enum pass_value v)
+{
+    return in_place(p, v, value_table[v].weight);
+}
+
+static const float *vector(const struct pass *p, enum pass_value v, size_t offset)
+{
+    return *(const float *const *)in_place(p, v, offset);
+}
+
+static void copy_rows(float *to, size_t to_pitch, const float *from, size_t from_pitch, size_t width, size_t S)
+{
+    for (size_t s = 0; s < S; s++)
+        memcpy(to + s * to_pitch, from + s * from_pitch, width * sizeof *to);
+}
 
 /* ---- what all steps have in common ---- */
 
@@ -57,8 +70,7 @@ static void keep(struct pass *p, enum pass_value v)
         struct value_shape shape = value_shape(v, &p->model->config);
         float *from = step_array(p, v);
         p->side.show(p, from, p->S * shape.pitch);
-        for (size_t s = 0; s < p->S; s++)
-            memcpy(k->to + s * k->pitch, from + s * shape.pitch, shape.inner * sizeof *from);
+        copy_rows(k->to, k->pitch, from, shape.pitch, shape.inner, p->S);
     }
 }
 
@@ -104,8 +116,8 @@ void norm(struct pass *p, enum pass_value v)
     enum pass_value from = read_input(p, v);
     struct value_shape in = value_shape(from, c), out = value_shape(v, c);
     double eps = v == Q_A_NORM || v == LATENT ? c->latent_eps : c->rms_norm_eps;
-    op_rmsnorm(&p->cx, step_array(p, v), out.pitch, step_array(p, from), in.pitch, vector(p, v), p->S, out.inner,
-               (float)eps);
+    op_rmsnorm(&p->cx, step_array(p, v), out.pitch, step_array(p, from), in.pitch,
+               vector(p, v, value_table[v].weight), p->S, out.inner, (float)eps);
     step_ends(p, v);
 }
 
@@ -118,6 +130,15 @@ static float *own_part(const struct pass *p, enum pass_value v)
     return step_array(p, v) + pass_heads(p).begin * head;
 }
 
+static void add_bias(struct pass *p, enum pass_value v)
+{
+    const struct value_row *row = &value_table[v];
+    const float *bias = row->bias ? vector(p, v, row->bias) : NULL;
+    struct value_shape shape = value_shape(v, &p->model->config);
+    for (size_t s = 0; s < p->S && bias; s++)
+        p->cx.k->axpy(step_array(p, v) + s * shape.pitch, 1.0f, bias, shape.inner);
+}
+
 void step_linears(struct pass *p, const enum pass_value *list)
 {
     struct linear layers[OP_LINEAR_MOST];
@@ -126,15 +147,17 @@ void step_linears(struct pass *p, const enum pass_value *list)
     for (; *list != VALUES; list++)
         if (is_computed(p, *list)) {
             layers[count] = (struct linear){own_part(p, *list), matrix(p, *list),
-                                            value_table[*list].width(&p->model->config)};
+                                            value_shape(*list, &p->model->config).pitch};
             computed[count++] = *list;
         }
     if (!count)
         return;
     op_enter(&p->cx, (int)value_table[computed[0]].part);
     op_linears(&p->cx, layers, count, step_array(p, value_input(computed[0], 0, &p->model->config, p->layer)), p->S);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        add_bias(p, computed[i]);
         step_ends(p, computed[i]);
+    }
 }
 
 void linear(struct pass *p, enum pass_value v)
@@ -149,6 +172,7 @@ void linear(struct pass *p, enum pass_value v)
     enum pass_value from = read_input(p, v);
     size_t head = c->dims.v, unit = value_table[from].division == BY_HEADS ? attention_head_unit(head) * head : 0;
     op_linear_divided(&p->cx, step_array(p, v), value_table[v].width(c), step_array(p, from), unit, matrix(p, v), p->S);
+    add_bias(p, v);
     step_ends(p, v);
 }
 
@@ -174,8 +198,28 @@ void embed_tokens(struct pass *p, enum pass_value v)
 
 void join(struct pass *p, enum pass_value v)
 {
-    if (step_begins(p, v))
-        step_ends(p, v);
+    const struct config *c = &p->model->config;
+    float *to = step_array(p, v);
+    if (!step_begins(p, v))
+        return;
+    for (size_t i = 0; i < value_table[v].count; i++) {
+        enum pass_value from = value_input(v, i, c, p->layer);
+        struct value_shape in = value_shape(from, c);
+        if (value_table[from].array != value_table[v].array)
+            copy_rows(to, value_shape(v, c).pitch, step_array(p, from), in.pitch, in.inner, p->S);
+        to += in.inner;
+    }
+    step_ends(p, v);
 }
 
-void copy_taken(struct pass *p) { memcpy(p->w.x, p->taken, p->S * p->model->config.dims.d * sizeof *p->taken); }
+void begin_stream(struct pass *p, enum pass_value from)
+{
+    struct value_shape in = value_shape(from, &p->model->config);
+    copy_rows(p->w.x, in.inner, step_array(p, from), in.pitch, in.inner, p->S);
+}
+
+void give_stream(struct pass *p)
+{
+    size_t d = p->model->config.dims.d;
+    copy_rows(p->given, d, p->w.x, d, d, p->S);
+}

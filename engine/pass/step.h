@@ -20,10 +20,12 @@ void step_linears(struct pass *p, const enum pass_value *list);
 void residual(struct pass *p, enum pass_value v);
 /* The embeddings of the rows' tokens. */
 void embed_tokens(struct pass *p, enum pass_value v);
-/* The value consists of its inputs, which are there: it only has to be reported. */
+/* The value consists of its inputs, beside each other. Those that are not there yet are copied. */
 void join(struct pass *p, enum pass_value v);
-/* x = the hidden states that the module takes. */
-void copy_taken(struct pass *p);
+/* The residual stream begins with the numbers of a value: x = from. */
+void begin_stream(struct pass *p, enum pass_value from);
+/* A module whose output has no norm: g = x. */
+void give_stream(struct pass *p);
 
 /* For steps with an operator of their own: whether to compute the value in this layer; and then what follows: reporting
  * it. */

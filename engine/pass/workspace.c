@@ -6,21 +6,30 @@
 #include "engine/base/numbers.h"
 #include "ops/attention.h"
 #include "ops/expanded.h"
+#include "ops/gqa.h"
 #include "ops/indexer.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/router.h"
 
+static size_t attention_scratch(const struct workspace *w, const struct config *c, int threads)
+{
+    size_t S = w->max_rows;
+    struct gqa grouped = {.heads = c->dims.H, .groups = c->dims.G, .dim = c->dims.v};
+    struct attention mla = {.heads = c->dims.H, .nope = c->dims.n, .rope = c->dims.r,
+                            .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type};
+    if (config_attention(c, 0) == ATTENTION_GQA)
+        return op_gqa_scratch(&grouped, threads);
+    size_t absorbed = op_attention_scratch(&mla, S, w->context, threads);
+    return w->expands ? max_size(absorbed, op_expanded_scratch(&mla, S, w->context, threads)) : absorbed;
+}
+
 size_t workspace_scratch(const struct workspace *w, const struct vb_model *m, int threads)
 {
     const struct config *c = &m->config;
     size_t d = c->dims.d, H = c->dims.H, q = c->dims.q, S = w->max_rows;
-    size_t widest = max_size(max_size(2 * d, H * c->dims.v), q);
-    struct attention attention = {.heads = H, .nope = c->dims.n, .rope = c->dims.r,
-                                  .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type};
-    size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, threads));
-    if (w->expands)
-        bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, threads));
+    size_t widest = max_size(max_size(2 * d, H * c->dims.v), max_size(q, c->dims.features));
+    size_t bytes = max_size(op_linear_scratch(S, widest), attention_scratch(w, c, threads));
     if (w->kept_most)
         bytes = max_size(bytes, op_index_scratch(S, w->context, threads));
     if (config_has_layers(c, 0))
@@ -60,7 +69,7 @@ int workspace_open(struct workspace *w, const struct vb_model *m, size_t max_row
     w->delta = workspace_take(w, S * d, sizeof(float));
     w->q_a = workspace_take(w, S * dims->q, sizeof(float));
     w->q = workspace_take(w, S * H * (n + r), sizeof(float));
-    w->kv_a = workspace_take(w, S * (dims->c + r), sizeof(float));
+    w->kv_a = workspace_take(w, S * dims->row, sizeof(float));
     w->heads = workspace_take(w, S * H * dims->v, sizeof(float));
     w->cos_sin = workspace_take(w, S * r, sizeof(float));
     w->concat = workspace_take(w, S * 2 * d, sizeof(float));
@@ -76,7 +85,7 @@ int workspace_open(struct workspace *w, const struct vb_model *m, size_t max_row
     w->places = workspace_take(w, S, sizeof *w->places);
     w->seen = workspace_take(w, S, sizeof(struct timeline));
     w->index_seen = workspace_take(w, w->kept_most ? S : 0, sizeof(struct timeline));
-    w->hidden = workspace_take(w, S * d, sizeof(float));
+    w->hidden = workspace_take(w, dims->layers ? S * d : 0, sizeof(float));
     w->features = c->conventions.value[MAIN_HIDDEN] ? workspace_take(w, S * d, sizeof(float)) : w->hidden;
     w->logits = workspace_take(w, max_logit_rows * dims->V, sizeof(float));
     w->first_bad_layer = workspace_take(w, S, sizeof(int32_t));

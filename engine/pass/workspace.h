@@ -14,7 +14,8 @@ struct workspace {
     size_t max_rows, context, max_logit_rows;
     int expands;                   /* nonzero: passes may have rows with attention in the expanded form */
     float *x, *normed, *delta;     /* [rows, d]: the residual stream, its RMSNorm, and the output of attention or MLP */
-    float *q_a, *q, *kv_a, *heads; /* [rows, q], [rows, H(n+r)], [rows, c+r], [rows, Hv] */
+    float *q_a, *q, *kv_a, *heads; /* [rows, q], [rows, H(n+r)], [rows, c+r], [rows, Hv]. GQA: in kv_a, keys [Gr] and
+                                      then values [Gv] */
     float *cos_sin;                /* [rows, r] */
     float *concat;                 /* [rows, 2d]: the input of eh_proj (MTP) */
     float *scores, *weights;       /* [rows, E], [rows, experts per token] */
@@ -25,7 +26,7 @@ struct workspace {
     int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
     struct device_row *places;     /* [rows]: where the cache rows of each row are */
     struct timeline *seen, *index_seen; /* [rows]: tokens to which attention, or an indexer, attends */
-    float *hidden;                 /* [rows, d] after model.norm */
+    float *hidden;                 /* [rows, d] after model.norm; not in models without main layers */
     float *features;               /* [rows, d]: the rows that drafters read. Convention main-hidden selects whether
                                       this is the array `hidden` or a copy of x before model.norm */
     float *eagle3_rows;            /* [rows, 3d]: x before three layers (config_three_layers); NULL if no drafter needs

@@ -52,19 +52,19 @@ static int take_new(struct vb_trainer *t, const struct trainer_eagle *o, vb_erro
 
 static void take_sizes(struct train_eagle *e, const struct eagle_head *h)
 {
-    const struct config *c = &h->config;
+    const struct config *c = &h->model.config;
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
                              c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
     e->d = c->dims.d;
     e->H = c->dims.H;
-    e->G = h->groups;
-    e->D = h->dim;
+    e->G = c->dims.G;
+    e->D = c->dims.v;
     e->intermediate = c->dims.dense;
     e->vocab_size = h->vocab_size;
     e->norms = h->norms;
     e->eps = (float)c->rms_norm_eps;
     rope_init(&e->rope, e->D, 0, c->rope_theta, c->rope_yarn ? &yarn : NULL);
-    e->embed = h->embed_tokens;
+    e->embed = h->module.embed_tokens;
 }
 
 /* e->tokens and e->ids, from the tokens of the options or of the head */
@@ -138,16 +138,15 @@ void train_eagle_close(struct vb_trainer *t)
 void trainer_eagle_look(const struct vb_trainer *t, struct trained_eagle *out)
 {
     const struct train_eagle *e = t->eagle;
-    const struct config *c = t->c;
+    const struct config *c = t->c, *of_head = e && e->head ? &e->head->model.config : c;
     *out = (struct trained_eagle){0};
     if (!e)
         return;
     *out = (struct trained_eagle){.version = e->version, .hidden_size = e->d, .heads = e->H, .groups = e->G,
                                   .dim = e->D, .intermediate = e->intermediate, .vocab_size = e->vocab_size,
                                   .target_vocab = c->dims.V, .target_hidden = c->dims.d, .positions = c->dims.positions,
-                                  .rms_norm_eps = e->head ? e->head->config.rms_norm_eps : c->rms_norm_eps,
-                                  .rope_theta = e->head ? e->head->config.rope_theta : c->rope_theta, .norms = e->norms,
-                                  .tokens = e->tokens};
+                                  .rms_norm_eps = of_head->rms_norm_eps, .rope_theta = of_head->rope_theta,
+                                  .norms = e->norms, .tokens = e->tokens};
     config_three_layers(c->num_hidden_layers, out->layer);
 }
 
@@ -177,23 +176,25 @@ int train_eagle_tensors(struct vb_trainer *t, struct maker *b)
     static const struct eagle_head none;
     struct train_eagle *e = t->eagle;
     const struct eagle_head *h = e->head ? e->head : &none;
+    const struct mtp_module *from = &h->module;
+    const struct layer *l = &from->layer;
     int three = e->version == 3, rc = VB_OK;
     size_t d = e->d, i = e->intermediate, HD = e->H * e->D, GD = e->G * e->D, in = three ? 2 * d : d;
     const struct eagle_tensor tensors[] = {
-        {"fc.weight", 0, &e->fc, d, three ? t->width : 2 * d, &h->fc, NULL},
-        {"fc.bias", 0, h->fc_bias ? &e->fc_bias : NULL, 0, d, NULL, h->fc_bias},
-        {"self_attn.q_proj.weight", 1, &e->q, HD, in, &h->q_proj, NULL},
-        {"self_attn.k_proj.weight", 1, &e->k, GD, in, &h->k_proj, NULL},
-        {"self_attn.v_proj.weight", 1, &e->v, GD, in, &h->v_proj, NULL},
-        {"self_attn.o_proj.weight", 1, &e->o, d, HD, &h->o_proj, NULL},
-        {"mlp.gate_proj.weight", 1, &e->mlp.gate, i, d, &h->mlp.gate_proj, NULL},
-        {"mlp.up_proj.weight", 1, &e->mlp.up, i, d, &h->mlp.up_proj, NULL},
-        {"mlp.down_proj.weight", 1, &e->mlp.down, d, i, &h->mlp.down_proj, NULL},
-        {"input_layernorm.weight", 1, three ? &e->input_norm : NULL, 0, d, NULL, h->input_layernorm},
-        {"hidden_norm.weight", 1, three ? &e->hidden_norm : NULL, 0, d, NULL, h->hidden_norm},
-        {"post_attention_layernorm.weight", 1, &e->post_norm, 0, d, NULL, h->post_attention_layernorm},
-        {"norm.weight", 0, three ? &e->norm : NULL, 0, d, NULL, h->norm},
-        {"lm_head.weight", 0, three ? &e->lm_head : NULL, e->vocab_size, d, &h->lm_head, NULL},
+        {"fc.weight", 0, &e->fc, d, three ? t->width : 2 * d, three ? &h->fc : &from->eh_proj, NULL},
+        {"fc.bias", 0, from->eh_bias ? &e->fc_bias : NULL, 0, d, NULL, from->eh_bias},
+        {"self_attn.q_proj.weight", 1, &e->q, HD, in, &l->self_attn.q_proj, NULL},
+        {"self_attn.k_proj.weight", 1, &e->k, GD, in, &l->self_attn.k_proj, NULL},
+        {"self_attn.v_proj.weight", 1, &e->v, GD, in, &l->self_attn.v_proj, NULL},
+        {"self_attn.o_proj.weight", 1, &e->o, d, HD, &l->self_attn.o_proj, NULL},
+        {"mlp.gate_proj.weight", 1, &e->mlp.gate, i, d, &l->mlp.gate_proj, NULL},
+        {"mlp.up_proj.weight", 1, &e->mlp.up, i, d, &l->mlp.up_proj, NULL},
+        {"mlp.down_proj.weight", 1, &e->mlp.down, d, i, &l->mlp.down_proj, NULL},
+        {"input_layernorm.weight", 1, three ? &e->input_norm : NULL, 0, d, NULL, from->enorm},
+        {"hidden_norm.weight", 1, three ? &e->hidden_norm : NULL, 0, d, NULL, from->hnorm},
+        {"post_attention_layernorm.weight", 1, &e->post_norm, 0, d, NULL, l->post_attention_layernorm},
+        {"norm.weight", 0, three ? &e->norm : NULL, 0, d, NULL, from->shared_head_norm},
+        {"lm_head.weight", 0, three ? &e->lm_head : NULL, e->vocab_size, d, &from->head, NULL},
     };
     const char *name;
     b->is_new = !e->head;

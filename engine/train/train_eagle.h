@@ -11,6 +11,7 @@
 
 #include "engine/draft/eagle_net.h"
 #include "engine/train/train_internal.h"
+#include "ops/gqa.h"
 
 /* The values of a depth that its backward pass needs. w is the width of the input of attention: d, or 2d with
  * EAGLE-3. */

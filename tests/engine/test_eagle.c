@@ -456,7 +456,7 @@ TEST(a_config_of_speculators_is_read)
     write_file(dir, "config.json", text, strlen(text));
     free(text);
     OK(eagle_head_open(&head, dir, 3, m, &err));
-    assert_int_equal(head->groups, 2);
+    assert_int_equal(head->model.config.dims.G, 2);
     assert_int_equal(head->vocab_size, 96);
     assert_int_equal(head->norms.norm_before_residual, 1);
     assert_int_equal(head->norms.norm_output, 0);

@@ -59,6 +59,8 @@ static const struct naming_entry {
     {LAYER, "self_attn.kv_a_proj_with_mqa.output",
      {"self_attn.kv_a_proj_with_mqa.output", "kv_cmpr_pe", "self_attention.linear_kv_down_proj.output",
       "self_attn.kv_a_proj_with_mqa.output", "self_attn.kv_a_proj_with_mqa.output"}},
+    {LAYER, "self_attn.k_proj.output", {"self_attn.k_proj.output", "Kcur", NULL, NULL, NULL}},
+    {LAYER, "self_attn.v_proj.output", {"self_attn.v_proj.output", "Vcur", NULL, NULL, NULL}},
     {LAYER, "self_attn.q_rope", {NULL, "q_pe", NULL, NULL, NULL}},
     {LAYER, "self_attn.kv_a_layernorm.output",
      {"self_attn.kv_a_layernorm.output", "kv_cmpr", "self_attention.kv_layernorm.output",
