@@ -1,6 +1,7 @@
 /* engine/chat.c -- the public functions about chat templates and conventions: lists and texts for whoever writes a
  * client. */
 #include "engine/base/json.h"
+#include "engine/base/options.h"
 #include "engine/base/utf8.h"
 #include "engine/model/model.h"
 #include "engine/template/template.h"
@@ -83,13 +84,14 @@ int vb_template_render(const vb_template *t, const vb_tokenizer *tokenizer, cons
     return code;
 }
 
-int vb_convention_at(size_t i, vb_convention *out)
+int vb_convention_at_sized(size_t i, vb_convention *out, size_t size)
 {
     const struct convention_row *r = convention_row(i);
     if (!r)
         return 0;
-    *out = (vb_convention){.name = r->name, .values = {r->values[0], r->values[1], r->values[2], r->values[3]},
-                           .changes_output = i >= FIRST_TARGET_CONVENTION, .who = r->who};
+    vb_convention convention = {.name = r->name, .values = {r->values[0], r->values[1], r->values[2], r->values[3]},
+                                .changes_output = i >= FIRST_TARGET_CONVENTION, .who = r->who};
+    struct_fill(out, size, &convention, sizeof convention);
     return 1;
 }
 
@@ -100,16 +102,17 @@ int vb_model_convention(const vb_model *model, size_t i)
     return convention_row(i)->of_indexer && !model->config.index_topk ? -1 : model->config.conventions.value[i];
 }
 
-int vb_system_at(size_t i, vb_system *out)
+int vb_system_at_sized(size_t i, vb_system *out, size_t size)
 {
     const struct convention_preset *p = convention_preset(i);
     if (!p)
         return 0;
     struct conventions set = {{0}};
-    *out = (vb_system){p->name, p->list, p->draft, p->evidence, 0};
+    vb_system system = {p->name, p->list, p->draft, p->evidence, 0};
     conventions_parse(&set, p->list, NULL);
     for (size_t k = FIRST_TARGET_CONVENTION; k < CONVENTIONS; k++)
-        out->changes_output |= set.value[k] != 0;
+        system.changes_output |= set.value[k] != 0;
+    struct_fill(out, size, &system, sizeof system);
     return 1;
 }
 

@@ -1,4 +1,5 @@
 /* engine/describe.c -- what an open model is: a few facts as a struct, and everything as JSON. */
+#include "engine/base/options.h"
 #include "engine/base/support.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/model.h"
@@ -8,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void vb_model_look(const vb_model *m, vb_model_facts *out)
+void vb_model_look_sized(const vb_model *m, vb_model_facts *out, size_t size)
 {
     const struct config *c = &m->config;
-    *out = (vb_model_facts){.architecture = c->architecture, .precision = precision_name(c),
+    vb_model_facts facts = {.architecture = c->architecture, .precision = precision_name(c),
                             .cache_type = cache_type_name(c->cache_type), .layers = c->num_hidden_layers,
                             .mtp_modules = m->num_mtp, .attention_heads = c->num_attention_heads,
                             .rope_halves = !c->rope_interleave, .no_groups = c->no_groups,
@@ -20,8 +21,9 @@ void vb_model_look(const vb_model *m, vb_model_facts *out)
                             .repack_cache = m->cache == CACHE_MAPPED ? 1
                                             : m->cache == CACHE_WRITTEN ? 2
                                             : 0};
-    memcpy(out->repack_cache_note, m->cache_note, sizeof out->repack_cache_note);
-    conventions_list(&c->conventions, out->conventions, sizeof out->conventions);
+    memcpy(facts.repack_cache_note, m->cache_note, sizeof facts.repack_cache_note);
+    conventions_list(&c->conventions, facts.conventions, sizeof facts.conventions);
+    struct_fill(out, size, &facts, sizeof facts);
 }
 
 int vb_model_check(const vb_model *m, vb_progress progress, void *context, vb_error *err)

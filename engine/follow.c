@@ -405,7 +405,7 @@ static int follow(struct follower *f, enum ranks_message message)
     case RANKS_TARGET: return target(f);
     case RANKS_MTP: return mtp(f);
     case RANKS_HEAD: return head(f);
-    case RANKS_FACTS: ranks_done(f->r); ranks_account(f->r, NULL); return VB_OK;
+    case RANKS_FACTS: ranks_done(f->r); ranks_account(f->r); return VB_OK;
     default: close_object(f); return VB_OK;
     }
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
+#include "engine/base/options.h"
 #include "engine/model/model.h"
 #include "engine/model/numa.h"
 #include "engine/model/offload.h"
@@ -78,18 +79,19 @@ static void own_device(struct vb_model *m, const vb_offload *o, size_t memory, c
     memcpy(m->device_note, why_not, sizeof m->device_note);
 }
 
-void vb_device_look(const vb_model *model, vb_device_facts *out)
+void vb_device_look_sized(const vb_model *model, vb_device_facts *out, size_t size)
 {
     const struct device *d = model->device;
-    *out = (vb_device_facts){.memory = model->device_memory, .taken = d ? d->taken : 0,
+    vb_device_facts facts = {.memory = model->device_memory, .taken = d ? d->taken : 0,
                              .weight_bytes = model->device_weights,
                              .layers = d ? model->config.num_hidden_layers - model->offload.first_layer : 0,
                              .attentions = d ? model->config.num_hidden_layers - model->offload.first_attention : 0,
                              .all_layers = model->config.num_hidden_layers, .heads = model->offload.ends,
                              .no_memory = d && d->left_to_cpu};
-    memcpy(out->why_not, model->device_note, sizeof out->why_not);
+    memcpy(facts.why_not, model->device_note, sizeof facts.why_not);
     if (d)
-        memcpy(out->name, d->name, sizeof out->name);
+        memcpy(facts.name, d->name, sizeof facts.name);
+    struct_fill(out, size, &facts, sizeof facts);
 }
 
 /* Other programs may take memory of the device after it was asked how much is free. Then the choice of VB_OFFLOAD_AUTO
@@ -120,17 +122,14 @@ static int open_with_less(struct vb_model **m, const char *dir, struct model_opt
     return code;
 }
 
-int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
+static int open_model(vb_model **out, const char *dir, const vb_model_options *o, vb_error *err)
 {
-    static const vb_model_options defaults;
-    const vb_model_options *o = options ? options : &defaults;
     struct conventions conventions = {{0}};
     struct model_options how = {.conventions = &conventions, .threads = o->threads, .repack_cache = o->repack_cache,
                                 .progress = o->progress, .ranks = o->ranks, .progress_context = o->progress_context};
     enum placement_mode mode;
     struct offload_options offload = {0};
     char why_not[256] = "";
-    *out = NULL;
     if (o->ranks && !o->ranks->op.rank)
         tell_ranks(o->ranks, dir, o);
     int code = precision_parse(&how.precision, &how.tensor_cores, o->precision, err);
@@ -183,6 +182,17 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
         code = join_ranks(out, o->ranks, dir, code, err);
     fpenv_leave(env);
     return code;
+}
+
+int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
+{
+    vb_model_options o;
+    vb_offload offload;
+    *out = NULL;
+    if (OPTIONS_COPY(&o, vb_model_options, options, err) || OPTIONS_COPY(&offload, vb_offload, o.offload, err))
+        return VB_BAD_ARGUMENT;
+    o.offload = o.offload ? &offload : NULL;
+    return open_model(out, dir, &o, err);
 }
 
 int vb_model_lock(const vb_model *model, vb_error *err)

@@ -1,4 +1,5 @@
 /* engine/quantize.c -- the public functions that write a model as a GGUF file. */
+#include "engine/base/options.h"
 #include "engine/base/support.h"
 #include "engine/export/gguf_write.h"
 
@@ -17,21 +18,24 @@ static int read_type(enum gguf_as *as, const char *what, const char *name, vb_er
                    first ? "" : "as-stored, ");
 }
 
-int vb_quantize_open(vb_quantize **out, const vb_model *model, const char *dir, const vb_quantize_options *o,
+int vb_quantize_open(vb_quantize **out, const vb_model *model, const char *dir, const vb_quantize_options *options,
                      vb_error *err)
 {
     struct gguf_write_options as = {.embedding = GGUF_AS_STORED};
+    vb_quantize_options o;
     *out = NULL;
+    if (OPTIONS_COPY(&o, vb_quantize_options, options, err))
+        return VB_BAD_ARGUMENT;
     if (model->ranks) /* it has a share of each matrix */
         return vb_fail(err, VB_BAD_ARGUMENT, "a GGUF file is written by one process, and this is one of several ranks");
-    if (!o->type)
+    if (!o.type)
         return vb_fail(err, VB_BAD_ARGUMENT, "type is missing, wanted f32, bf16, q8_0 or q4_0");
-    int code = read_type(&as.linear, "type", o->type, err);
+    int code = read_type(&as.linear, "type", o.type, err);
     as.head = as.linear;
-    if (!code && o->embedding_type)
-        code = read_type(&as.embedding, "embedding type", o->embedding_type, err);
-    if (!code && o->head_type)
-        code = read_type(&as.head, "head type", o->head_type, err);
+    if (!code && o.embedding_type)
+        code = read_type(&as.embedding, "embedding type", o.embedding_type, err);
+    if (!code && o.head_type)
+        code = read_type(&as.head, "head type", o.head_type, err);
     return code ? code : gguf_plan_open(out, model, dir, &as, err);
 }
 
@@ -49,14 +53,15 @@ size_t vb_quantize_bytes(const vb_quantize *q) { return q->header_bytes + q->dat
 const char *vb_quantize_tokenizer(const vb_quantize *q) { return q->pre; }
 const char *vb_quantize_note(const vb_quantize *q, size_t i) { return i < (size_t)q->num_notes ? q->notes[i] : NULL; }
 
-int vb_quantize_tensor(const vb_quantize *q, size_t i, vb_quantized_tensor *out)
+int vb_quantize_tensor_sized(const vb_quantize *q, size_t i, vb_quantized_tensor *out, size_t size)
 {
     static const char *const roles[] = {"linear", "embedding", "head", "other"};
     if (i >= q->count)
         return 0;
     const struct gguf_planned *t = &q->tensors[i];
-    *out = (vb_quantized_tensor){.name = t->name, .type = t->type->name, .role = roles[t->role], .kept = t->kept,
-                                 .bytes = t->bytes, .ndim = t->ndim};
-    memcpy(out->shape, t->shape, sizeof out->shape);
+    vb_quantized_tensor tensor = {.name = t->name, .type = t->type->name, .role = roles[t->role], .kept = t->kept,
+                                  .bytes = t->bytes, .ndim = t->ndim};
+    memcpy(tensor.shape, t->shape, sizeof tensor.shape);
+    struct_fill(out, size, &tensor, sizeof tensor);
     return 1;
 }

@@ -1,4 +1,5 @@
 /* engine/ranks.c -- the public functions about a group of ranks. */
+#include "engine/base/options.h"
 #include "engine/model/ranks.h"
 
 #include <stdio.h>
@@ -89,16 +90,19 @@ static struct vb_ranks *new_group(const vb_ranks_options *o)
     return NULL;
 }
 
-int vb_ranks_open(vb_ranks **out, const vb_ranks_options *o, vb_error *err)
+int vb_ranks_open(vb_ranks **out, const vb_ranks_options *options, vb_error *err)
 {
+    vb_ranks_options o;
     *out = NULL;
-    if (o->count < 1 || o->count > MOST_RANKS || o->rank < 0 || o->rank >= o->count)
-        return vb_fail(err, VB_BAD_ARGUMENT, "rank %d of %d, wanted 0 to count - 1 of at most %d", o->rank, o->count,
+    if (OPTIONS_COPY(&o, vb_ranks_options, options, err))
+        return VB_BAD_ARGUMENT;
+    if (o.count < 1 || o.count > MOST_RANKS || o.rank < 0 || o.rank >= o.count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "rank %d of %d, wanted 0 to count - 1 of at most %d", o.rank, o.count,
                        MOST_RANKS);
-    struct vb_ranks *r = new_group(o);
-    int code = say_hello(o, r != NULL, err);
+    struct vb_ranks *r = new_group(&o);
+    int code = say_hello(&o, r != NULL, err);
     if (!code)
-        code = ranks_agree(r, set_shares(r, o->weights, err), err);
+        code = ranks_agree(r, set_shares(r, o.weights, err), err);
     if (code && r)
         free_all(r);
     else
@@ -116,9 +120,11 @@ void vb_ranks_close(vb_ranks *r)
         free_all(r);
 }
 
-void vb_ranks_facts(vb_ranks *r, vb_rank_facts *out)
+void vb_ranks_facts_sized(vb_ranks *r, vb_rank_facts *out, size_t size)
 {
     ranks_put_number(r, RANKS_FACTS);
     ranks_send(r);
-    ranks_account(r, out);
+    const vb_rank_facts *facts = ranks_account(r);
+    for (int i = 0; i < r->op.count; i++)
+        struct_fill((char *)out + (size_t)i * size, size, &facts[i], sizeof facts[i]);
 }

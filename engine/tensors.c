@@ -1,5 +1,6 @@
 /* engine/tensors.c -- the public functions that read and write files of tensors. */
 #include "engine/base/json.h"
+#include "engine/base/options.h"
 #include "engine/base/utf8.h"
 #include "engine/files/checkpoint.h"
 #include "simd/decode.h"
@@ -124,6 +125,8 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
 {
     size_t numbers;
     enum weight_type type = weight_type_of(t->dtype);
+    if (OPTIONS_RESERVED(vb_tensor, t, err))
+        return VB_BAD_ARGUMENT;
     if (!numbers_of(t, &numbers) || first > numbers || count > numbers - first)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: wanted %zu numbers from number %zu on, which it does not have",
                        t->name, count, first);
@@ -183,7 +186,9 @@ static int check(const vb_tensor *t, const char *file, const json_t *header, vb_
 static int add_entry(json_t *header, const vb_tensor *t, size_t *size, const char *file, vb_error *err)
 {
     size_t end;
-    int code = check(t, file, header, err);
+    int code = OPTIONS_RESERVED(vb_tensor, t, err);
+    if (!code)
+        code = check(t, file, header, err);
     if (code)
         return code;
     if (__builtin_add_overflow(*size, t->bytes, &end) || end > INT64_MAX)

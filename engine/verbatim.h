@@ -18,6 +18,15 @@
  * message of one sentence to *err, if `err` is not NULL. An option that is 0 or NULL has its default value, so a struct
  * of options that is all zeros selects all defaults.
  *
+ * A program that was compiled with one version of these headers also runs with the libraries of other versions that
+ * have the same soname, libverbatim.so.0. Later versions append members to structs, and change none. To let a library
+ * know which members a program has, structs of options begin with a member `size`. A program sets it to the size of the
+ * struct, or leaves it 0: then the struct has the members of version 0.1. Members that the program does not have get
+ * their defaults. If a member that the library does not have is not 0, the function returns VB_BAD_ARGUMENT. Members
+ * named `reserved` are room for later versions, and must be 0. A function that fills a struct passes the size of the
+ * program's struct to a function of the library, whose name ends with _sized. vb_error, vb_allocator, vb_utf8 and
+ * vb_tree_shape never change.
+ *
  * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, cache type, sampling
  * options and seed, and the same forced routes, if there are any. For each token, both runs compute logits with the
  * same bits, so both choose the same token. The runs may differ in draft method, draft length, number of sequences in a
@@ -40,9 +49,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* VB_VERSION is the version of this header, and vb_version returns the version of the library. A program that loads the
- * library at run time must compare the two, because before version 1.0, structs may become larger from one version to
- * the next. */
+/* VB_VERSION is the version of this header, and vb_version returns the version of the library. */
 #define VB_VERSION "0.1.0"
 const char *vb_version(void);
 #define VB_MAX_DRAFT 15 /* the largest number of tokens in a draft, K */
@@ -78,6 +85,7 @@ typedef struct vb_allocator {
 /* ---- a model ---------------------------------------------------------------------------------------------------- */
 typedef struct vb_model vb_model;
 typedef struct vb_model_options {
+    size_t size;            /* sizeof(vb_model_options), or 0 */
     vb_allocator allocator; /* it is copied; what `context` points at must live until the model and its sessions are
                                closed */
     /* NULL or "f32": weights are used as stored, and activations are f32. "bf16": the input of linear layers is rounded
@@ -155,7 +163,11 @@ typedef struct vb_placement {
                           were placed */
 } vb_placement;
 /* Fills *out and returns 1. If the option numa was NULL or "off", fills *out with zeros and returns 0. */
-int vb_model_placement(const vb_model *model, vb_placement *out);
+int vb_model_placement_sized(const vb_model *model, vb_placement *out, size_t size);
+static inline int vb_model_placement(const vb_model *model, vb_placement *out)
+{
+    return vb_model_placement_sized(model, out, sizeof *out);
+}
 
 /* Reads all weights and locks them into memory (mlock) until the model is closed. Returns VB_NO_MEMORY if the limit
  * RLIMIT_MEMLOCK is too low. After this error no weights are locked, and the model can be used as before. */
@@ -227,6 +239,7 @@ typedef struct vb_sampling {
     int32_t thinking_begin, thinking_end; /* for "relaxed": ids of the tokens that begin and end the thinking. A draft
                                              that is one of these two tokens or an end token is accepted only as with
                                              "strict" */
+    uint64_t reserved[8];
 } vb_sampling;
 
 /* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
@@ -248,6 +261,7 @@ typedef struct vb_tap_row {
                              depth */
     int32_t parent;   /* for a row of the target that verifies a draft: number of the draft that this draft follows, or
                          0 if it follows no draft */
+    int32_t reserved[7];
 } vb_tap_row;
 
 /* Reports one intermediate value for some rows. `name` is the path of a module in Hugging Face's DeepseekV3ForCausalLM,
@@ -358,6 +372,7 @@ typedef struct vb_drafting {
                              which the session opens */
     vb_draft_callback callback; /* for methods with needs_callback */
     void *context;        /* passed to the callback */
+    uint64_t reserved[8];
 } vb_drafting;
 
 typedef struct vb_draft_method {
@@ -376,11 +391,19 @@ typedef struct vb_draft_method {
 } vb_draft_method;
 
 /* Fills *out with draft method `number`, counted from 0, and returns 1. Returns 0 if there are fewer methods. */
-int vb_draft_methods(size_t number, vb_draft_method *out);
+int vb_draft_methods_sized(size_t number, vb_draft_method *out, size_t size);
+static inline int vb_draft_methods(size_t number, vb_draft_method *out)
+{
+    return vb_draft_methods_sized(number, out, sizeof *out);
+}
 
 /* Fills *out with the draft method that has this name. If `name` is NULL or "none", fills *out with zeros and returns
  * VB_OK. Returns VB_BAD_ARGUMENT if no method has this name; the message lists the known names. */
-int vb_draft_method_find(vb_draft_method *out, const char *name, vb_error *err);
+int vb_draft_method_find_sized(vb_draft_method *out, size_t size, const char *name, vb_error *err);
+static inline int vb_draft_method_find(vb_draft_method *out, const char *name, vb_error *err)
+{
+    return vb_draft_method_find_sized(out, sizeof *out, name, err);
+}
 /* Checks whether a session of `model` can draft with these options. Returns VB_BAD_ARGUMENT if the method is unknown,
  * if something that the method needs is missing, or if a setting is unknown. This function opens no files;
  * vb_session_open checks more. */
@@ -403,6 +426,7 @@ const char *vb_isa(size_t number);
 /* Options of a session. If a field is a pointer, the object at which it points must stay valid until the session is
  * closed. The logit bias of `sampling` is an exception: the session copies it. */
 typedef struct vb_session_options {
+    size_t size;           /* sizeof(vb_session_options), or 0 */
     int32_t context;       /* number of tokens that the caches can hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* number of prompt tokens that one pass computes; 0: 512, or 2048 with prefill "expanded" */
     /* Says how the prompt is computed. NULL or "contract": as all other tokens; the results have the bits that Verbatim
@@ -444,8 +468,6 @@ typedef struct vb_session_options {
                               attention */
     vb_trace_callback trace; /* called for every event in enum vb_trace_kind; may be NULL */
     void *trace_context;
-    int padded;            /* 1: passes that verify drafts always have K+1 rows, as in systems with fixed shapes. Unused
-                              rows have token 0 */
     /* Forced routes: tokens 0 .. routes.tokens-1 take these experts and attend to these kept sets (verbatim_routes.h).
      * For later tokens, also generated ones, routers and indexers choose. The session copies both arrays. The router's
      * scores are computed as always, and the weights of the forced experts come from their scores, as in routing replay
@@ -460,6 +482,8 @@ typedef struct vb_session_options {
     int32_t cpu_layers;    /* the CPU computes the first cpu_layers layers even if a GPU has them (verbatim_device.h);
                               more than there are: everything */
     int32_t sequence;      /* any number that the caller chooses; taps and traces report it */
+    int padded;            /* 1: passes that verify drafts always have K+1 rows, as in systems with fixed shapes. Unused
+                              rows have token 0 */
     int poison_cut_rows;   /* for tests: rows that are removed from a cache are filled with NaN */
 } vb_session_options;
 
@@ -484,7 +508,11 @@ typedef struct vb_thread_use {
                           it while it computed */
     double waited;     /* seconds that threads waited for interrupted threads */
 } vb_thread_use;
-void vb_session_threads(const vb_session *session, vb_thread_use *use);
+void vb_session_threads_sized(const vb_session *session, vb_thread_use *use, size_t size);
+static inline void vb_session_threads(const vb_session *session, vb_thread_use *use)
+{
+    vb_session_threads_sized(session, use, sizeof *use);
+}
 
 /* Appends tokens to the session. Nothing is computed yet. Returns VB_BAD_ARGUMENT if an id is outside the vocabulary,
  * or if the context has no room for all tokens; then no token is appended. */
@@ -560,6 +588,7 @@ typedef struct vb_result {
 } vb_result;
 
 typedef struct vb_generate_options {
+    size_t size;          /* sizeof(vb_generate_options), or 0 */
     size_t max_tokens;
     int ignore_eos;       /* 1: end tokens do not end the run */
     int fingerprint;      /* 1: vb_generate computes vb_result.fingerprint */
@@ -582,7 +611,12 @@ typedef struct vb_generate_options {
  * are stop strings but no tokenizer, or if a mask forbids all tokens. Returns VB_NOT_FINITE if logits are not finite;
  * the message names the index of the token and the first layer whose output was not finite. Tokens that were chosen
  * before an error stay in the session, and the callback has been called for each of them. */
-int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
+int vb_generate_sized(vb_session *session, const vb_generate_options *options, vb_result *result, size_t size,
+                      vb_error *err);
+static inline int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err)
+{
+    return vb_generate_sized(session, options, result, sizeof *result, err);
+}
 
 /* Computes the rows of all tokens appended so far, except the last token. vb_generate computes the last token's row
  * later, because it needs the logits of this row to choose the next token. With `prefill` "onednn" or "cublas",

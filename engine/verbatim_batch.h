@@ -13,13 +13,14 @@
 typedef struct vb_batch vb_batch;
 
 typedef struct vb_batch_options {
-    /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the
-     * number of prompt tokens in a pass. Options with taps or with `prefill` "onednn" or "cublas" are refused. A trace
-     * reports the events of all requests, with the number of the request as vb_trace.sequence. With
-     * `prefill` "expanded", requests share the rows of a common beginning only as far as it belongs to both prompts.
-     * Requests with acceptance mode rejection or relaxed are refused if the draft method is eagle-reroll or
-     * eagle-keep. */
-    vb_session_options session;
+    size_t size;           /* sizeof(vb_batch_options), or 0 */
+    /* Options for all requests, which vb_batch_open copies; NULL: the defaults. `context` is the size of the longest
+     * request in tokens, and `prefill_chunk` the number of prompt tokens in a pass. Options with taps or with `prefill`
+     * "onednn" or "cublas" are refused. A trace reports the events of all requests, with the number of the request as
+     * vb_trace.sequence. With `prefill` "expanded", requests share the rows of a common beginning only as far as it
+     * belongs to both prompts. Requests with acceptance mode rejection or relaxed are refused if the draft method is
+     * eagle-reroll or eagle-keep. */
+    const vb_session_options *session;
     int32_t max_sequences; /* largest number of sequences in a pass, 1 to 64; 0: 8 */
     int64_t cache_tokens;  /* number of tokens for which the cache has room; all sequences share this cache. 0:
                               max_sequences * (context + 16). If drafts form trees, 0 means max_sequences * (context +
@@ -49,6 +50,7 @@ typedef struct vb_request_end {
 } vb_request_end;
 
 typedef struct vb_request {
+    size_t size;           /* sizeof(vb_request), or 0 */
     const int32_t *tokens; /* the prompt; vb_batch_add copies it */
     size_t count;
     const vb_sampling *sampling; /* NULL: the batch's options are used. Must stay valid until the request ends */
@@ -65,8 +67,9 @@ typedef struct vb_request {
     const vb_routes *routes; /* forced routes of this request (vb_session_options.routes), which vb_batch_add copies;
                                 NULL: the batch's. Requests share the rows of a common beginning only as far as their
                                 routes are the same. Must be NULL if `session` is not NULL */
-    vb_generate_options options; /* options.callback may add, pause and resume requests, but must not cancel a request
-                                    or call vb_batch_step */
+    /* Copied by vb_batch_add; NULL: the defaults. options->callback may add, pause and resume requests, but must not
+     * cancel a request or call vb_batch_step */
+    const vb_generate_options *options;
     /* NULL, or a callback that receives the logits of each prompt token except the last (see vb_row_callback; `depth`
      * is -1). The callback is called once per prompt token, in ascending order of index, before the first token is
      * chosen. A request with prompt_row does not share cache rows that other sequences have computed. If a logit of a
@@ -118,6 +121,10 @@ typedef struct vb_batch_state {
     size_t cache_bytes, pass_bytes; /* bytes of memory for the cache; bytes of working memory for passes */
     size_t draft_bytes;   /* bytes of memory that the draft methods of all running and kept sequences use */
 } vb_batch_state;
-void vb_batch_look(const vb_batch *batch, vb_batch_state *out);
+void vb_batch_look_sized(const vb_batch *batch, vb_batch_state *out, size_t size);
+static inline void vb_batch_look(const vb_batch *batch, vb_batch_state *out)
+{
+    vb_batch_look_sized(batch, out, sizeof *out);
+}
 
 #endif

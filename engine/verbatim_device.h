@@ -27,6 +27,7 @@
 
 /* Used as vb_model_options.offload. */
 typedef struct vb_offload {
+    size_t size;             /* sizeof(vb_offload), or 0 */
     /* "cuda" or "cuda:N": NVIDIA GPU number N (0), an error if it cannot be used. "auto" or "auto:N": that GPU if it
      * can be used, else the CPU. NULL or "cpu": the CPU. */
     const char *device;
@@ -52,6 +53,10 @@ typedef struct vb_device_facts {
                             with "auto", for the numbers of its passes, which the CPU computes then. Without "auto", the
                             latter is an error */
 } vb_device_facts;
-void vb_device_look(const vb_model *model, vb_device_facts *out);
+void vb_device_look_sized(const vb_model *model, vb_device_facts *out, size_t size);
+static inline void vb_device_look(const vb_model *model, vb_device_facts *out)
+{
+    vb_device_look_sized(model, out, sizeof *out);
+}
 
 #endif

@@ -4,6 +4,7 @@
 #define VERBATIM_FILES_H
 
 typedef struct vb_file_options {
+    size_t size;        /* sizeof(vb_file_options), or 0 */
     int without_hidden; /* for saving. 1: the target's hidden states are not saved. After loading, the first draft then
                            uses zeros in place of the newest hidden state, and the cache row that was computed from
                            these zeros is removed again. Later drafts are the same as without saving and loading */
@@ -66,7 +67,12 @@ typedef struct vb_session_info {
 /* Reads the facts about a session file; no model is needed. If `check` is 1, reads the whole file and compares every
  * checksum. Returns VB_BAD_CHECKPOINT if the file is damaged. `options` may be NULL; only the progress callback in
  * `options` is used. */
-int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options,
-                         vb_error *err);
+int vb_session_info_read_sized(vb_session_info *out, size_t size, const char *path, int check,
+                               const vb_file_options *options, vb_error *err);
+static inline int vb_session_info_read(vb_session_info *out, const char *path, int check,
+                                       const vb_file_options *options, vb_error *err)
+{
+    return vb_session_info_read_sized(out, sizeof *out, path, check, options, err);
+}
 
 #endif

@@ -19,7 +19,11 @@ typedef struct vb_model_facts {
     char repack_cache_note[256]; /* why the file of copies was not used or not written; empty if there is no reason */
     char conventions[512]; /* the conventions that differ from the defaults, as a list for vb_model_options */
 } vb_model_facts;
-void vb_model_look(const vb_model *model, vb_model_facts *out);
+void vb_model_look_sized(const vb_model *model, vb_model_facts *out, size_t size);
+static inline void vb_model_look(const vb_model *model, vb_model_facts *out)
+{
+    vb_model_look_sized(model, out, sizeof *out);
+}
 
 /* Describes a model as a JSON object, which `verbatim inspect --json` prints: the configuration with its defaults, the
  * number of parameters, the MTP modules, the bytes per part and type, and for each unused tensor the reason why it is
@@ -60,7 +64,11 @@ typedef struct vb_convention {
 } vb_convention;
 /* Fills *out with convention i, counted from 0, and returns 1. Returns 0 if there are fewer. The strings are
  * constants. */
-int vb_convention_at(size_t i, vb_convention *out);
+int vb_convention_at_sized(size_t i, vb_convention *out, size_t size);
+static inline int vb_convention_at(size_t i, vb_convention *out)
+{
+    return vb_convention_at_sized(i, out, sizeof *out);
+}
 /* Returns the index in `values` of the value that convention i has in this model, or -1 if convention i cannot change
  * anything in this model, because it concerns sparse attention and the model has none. */
 int vb_model_convention(const vb_model *model, size_t i);
@@ -72,10 +80,15 @@ typedef struct vb_system {
     int changes_output; /* 1: some of the system's conventions change the output */
 } vb_system;
 /* Fills *out with system i, counted from 0, and returns 1. Returns 0 if there are fewer. The strings are constants. */
-int vb_system_at(size_t i, vb_system *out);
+int vb_system_at_sized(size_t i, vb_system *out, size_t size);
+static inline int vb_system_at(size_t i, vb_system *out)
+{
+    return vb_system_at_sized(i, out, sizeof *out);
+}
 
 /* ---- a model as one GGUF file ------------------------------------------------------------------------------------ */
 typedef struct vb_quantize_options {
+    size_t size;                /* sizeof(vb_quantize_options), or 0 */
     const char *type;           /* type of linear layers, experts and output heads: "f32", "bf16", "q8_0" or "q4_0".
                                    With Q8_0 and Q4_0, the length of a row must be a multiple of 32. A matrix whose rows
                                    have another length keeps its stored type, except that FP8 and INT4 become F32 */
@@ -120,6 +133,10 @@ typedef struct vb_quantized_tensor {
     size_t shape[3];                /* outermost extent first */
 } vb_quantized_tensor;
 /* Fills *out with tensor i of the file, counted from 0, and returns 1. Returns 0 if there are fewer tensors. */
-int vb_quantize_tensor(const vb_quantize *plan, size_t i, vb_quantized_tensor *out);
+int vb_quantize_tensor_sized(const vb_quantize *plan, size_t i, vb_quantized_tensor *out, size_t size);
+static inline int vb_quantize_tensor(const vb_quantize *plan, size_t i, vb_quantized_tensor *out)
+{
+    return vb_quantize_tensor_sized(plan, i, out, sizeof *out);
+}
 
 #endif

@@ -16,6 +16,7 @@
 
 /* How the ranks reach each other. The library has no transport of its own: tools/mpi/mpi.c uses MPI. */
 typedef struct vb_ranks_options {
+    size_t size;             /* sizeof(vb_ranks_options), or 0 */
     vb_allocator allocator;
     int32_t rank, count;     /* number of this rank, and of all ranks; the same count on all ranks */
     const uint32_t *weights; /* [count]: a rank's share of the rows is proportional to its weight; NULL: equal shares.
@@ -54,6 +55,10 @@ typedef struct vb_rank_facts {
     double seconds;           /* time in these exchanges, which includes waiting for slower ranks */
 } vb_rank_facts;
 /* Fills out [count], in the order of the ranks. Only rank 0 calls it. */
-void vb_ranks_facts(vb_ranks *ranks, vb_rank_facts *out);
+void vb_ranks_facts_sized(vb_ranks *ranks, vb_rank_facts *out, size_t size);
+static inline void vb_ranks_facts(vb_ranks *ranks, vb_rank_facts *out)
+{
+    vb_ranks_facts_sized(ranks, out, sizeof *out);
+}
 
 #endif

@@ -28,6 +28,7 @@ typedef struct vb_routes {
     int32_t layers, top_k;
     const int32_t *kept;    /* NULL: indexers choose all sets */
     int32_t index_topk;     /* not read if `kept` is NULL */
+    uint64_t reserved[4];
 } vb_routes;
 /* Sets layers, top_k and index_topk of *out to those of the model, and the other fields to 0. If the model has no MoE
  * layer, top_k is 0, and no expert can be forced or recorded. If it has no indexer, index_topk is 0, and no set can be

@@ -15,6 +15,7 @@ typedef struct vb_tensor {
     size_t bytes;
     const char *file;  /* the file that holds the tensor; vb_tensors_write does not read it */
     int quantized;     /* 1: the data consist of blocks of 32 or 256 quantized numbers, as GGUF defines them */
+    uint64_t reserved[2];
 } vb_tensor;
 
 /* Opens the tensors at `path`: a safetensors file, a GGUF file, or the directory of a checkpoint,

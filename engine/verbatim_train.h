@@ -8,6 +8,7 @@
 #define VERBATIM_TRAIN_H
 
 typedef struct vb_trainer_options {
+    size_t size;         /* sizeof(vb_trainer_options), or 0 */
     /* What changes. NULL or "modules": the MTP modules. "eagle", "eagle3" or "parallel-heads": a draft head, or heads.
      * The model itself stays as it is then. "model": every weight */
     const char *part;
@@ -65,6 +66,7 @@ typedef struct vb_train_sequence {
     size_t count;                   /* at least 1 */
     const unsigned char *loss_mask; /* [count]: a row that predicts a token whose entry is 0 has no loss. NULL: all rows
                                        have one */
+    uint64_t reserved[2];
 } vb_train_sequence;
 
 /* Means in nats over the rows of all sequences together; 0 if there are no such rows. */
@@ -81,11 +83,21 @@ typedef struct vb_train_losses {
 /* Computes the losses of `count` sequences, which together are one step, and the gradients of losses->total. They
  * replace the gradients of the call before. Returns VB_BAD_ARGUMENT if there is nothing to predict or if a token id is
  * wrong. Returns VB_NOT_FINITE if a loss is not finite; the message names the first layer whose output is not. */
-int vb_trainer_gradients(vb_trainer *trainer, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses,
-                         vb_error *err);
+int vb_trainer_gradients_sized(vb_trainer *trainer, const vb_train_sequence *sequences, size_t count,
+                                  vb_train_losses *losses, size_t size, vb_error *err);
+static inline int vb_trainer_gradients(vb_trainer *trainer, const vb_train_sequence *sequences, size_t count,
+                                    vb_train_losses *losses, vb_error *err)
+{
+    return vb_trainer_gradients_sized(trainer, sequences, count, losses, sizeof *losses, err);
+}
 /* The same losses without gradients, for texts that are held out. */
-int vb_trainer_losses(vb_trainer *trainer, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses,
-                      vb_error *err);
+int vb_trainer_losses_sized(vb_trainer *trainer, const vb_train_sequence *sequences, size_t count,
+                               vb_train_losses *losses, size_t size, vb_error *err);
+static inline int vb_trainer_losses(vb_trainer *trainer, const vb_train_sequence *sequences, size_t count,
+                                 vb_train_losses *losses, vb_error *err)
+{
+    return vb_trainer_losses_sized(trainer, sequences, count, losses, sizeof *losses, err);
+}
 
 /* Changes the weights by the newest gradients: clipping, AdamW with the learning rate `lr`, then the bias of the
  * routers. `step` is the number of this update, counted from 1. *norm (may be NULL) becomes the norm of all gradients
@@ -111,6 +123,10 @@ typedef struct vb_train_tensor {
  * the order of their names. The addresses stay valid until the trainer is closed. A program may change the numbers
  * between two calls: with w, m and v of all tensors put back into a trainer that was opened in the same way, training
  * continues with the same bits. */
-int vb_trainer_tensor(vb_trainer *trainer, size_t number, vb_train_tensor *out);
+int vb_trainer_tensor_sized(vb_trainer *trainer, size_t number, vb_train_tensor *out, size_t size);
+static inline int vb_trainer_tensor(vb_trainer *trainer, size_t number, vb_train_tensor *out)
+{
+    return vb_trainer_tensor_sized(trainer, number, out, sizeof *out);
+}
 
 #endif

@@ -233,7 +233,7 @@ def check_lists():
     parts = "".join(path.read_text() for path in sorted((ROOT / "engine").glob("verbatim*.h")))
     header = re.sub(r"/\*.*?\*/", "", parts, flags=re.S)
     for name in re.findall(r"^(?!typedef)[^\n(]*?\b(vb_\w+)\(", header, re.M):
-        if f"`{name}`" not in api:
+        if f"`{name}`" not in api and not name.endswith("_sized"): # called by the function without _sized
             wrong("docs/API.md", 1, f"{name} of verbatim.h is not there")
     told = subprocess.run([BUILD / "verbatim", "--help"], capture_output=True, text=True).stdout
     commands = re.findall(r"^  ([a-z]+) +\S", told.partition("Commands:")[2].partition("\n\n")[0], re.M)

@@ -135,7 +135,7 @@ static int print_json(const struct cli *c, const vb_quantize *q)
 
 static int run(struct cli *c)
 {
-    vb_quantize_options o = {c->type, c->embedding_type, c->head_type};
+    vb_quantize_options o = {.type = c->type, .embedding_type = c->embedding_type, .head_type = c->head_type};
     vb_quantize *q;
     vb_error err;
     if (!c->type)

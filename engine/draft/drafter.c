@@ -1,6 +1,7 @@
 /* engine/draft/drafter.c -- the list of drafters, and what they need. */
 #include "engine/draft/drafter.h"
 #include "engine/base/numbers.h"
+#include "engine/base/options.h"
 #include "engine/choose/sampler.h"
 #include "engine/pass/vocab.h"
 
@@ -35,21 +36,23 @@ static vb_draft_method described(const struct drafter_type *t)
                              .keeps_state = t->save != NULL};
 }
 
-int vb_draft_methods(size_t number, vb_draft_method *out)
+int vb_draft_methods_sized(size_t number, vb_draft_method *out, size_t size)
 {
     for (const struct drafter_type *const *t = drafter_types; *t; t++)
         if (number-- == 0) {
-            *out = described(*t);
+            vb_draft_method method = described(*t);
+            struct_fill(out, size, &method, sizeof method);
             return 1;
         }
     return 0;
 }
 
-int vb_draft_method_find(vb_draft_method *out, const char *name, vb_error *err)
+int vb_draft_method_find_sized(vb_draft_method *out, size_t size, const char *name, vb_error *err)
 {
     const struct drafter_type *type;
     int code = drafter_find(&type, name, err);
-    *out = type ? described(type) : (vb_draft_method){0};
+    vb_draft_method method = type ? described(type) : (vb_draft_method){0};
+    struct_fill(out, size, &method, sizeof method);
     return code;
 }
 
@@ -153,7 +156,9 @@ int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error 
 {
     const struct drafter_type *type;
     vb_session_options o = {.drafting = *drafting};
-    int code = drafter_find(&type, drafting->method, err);
+    int code = OPTIONS_RESERVED(vb_drafting, drafting, err);
+    if (!code)
+        code = drafter_find(&type, drafting->method, err);
     return code || !type ? code : drafter_check(type, model, &o, err);
 }
 
@@ -161,8 +166,8 @@ int32_t vb_draft_tokens(const vb_model *model, const vb_drafting *drafting)
 {
     const struct drafter_type *type;
     int tokens;
-    if (drafter_find(&type, drafting->method, NULL) || !type || drafting->tokens < 0 ||
-        drafter_tokens(&tokens, type, model, drafting, NULL))
+    if (OPTIONS_RESERVED(vb_drafting, drafting, NULL) || drafter_find(&type, drafting->method, NULL) || !type ||
+        drafting->tokens < 0 || drafter_tokens(&tokens, type, model, drafting, NULL))
         return 0;
     return tokens;
 }

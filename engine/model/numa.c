@@ -1,4 +1,5 @@
 /* engine/model/numa.c -- carries out the plan with calls of the kernel. Only this file uses libnuma. */
+#include "engine/base/options.h"
 #include "engine/model/model_internal.h"
 #include "engine/base/numbers.h"
 #include "engine/model/numa.h"
@@ -40,9 +41,10 @@ void numa_leave(const struct numa_visit *v)
         sched_setaffinity(0, sizeof v->before, &v->before);
 }
 
-int vb_model_placement(const vb_model *m, vb_placement *out)
+int vb_model_placement_sized(const vb_model *m, vb_placement *out, size_t size)
 {
-    *out = m->numa ? m->numa->report : (vb_placement){0};
+    vb_placement placement = m->numa ? m->numa->report : (vb_placement){0};
+    struct_fill(out, size, &placement, sizeof placement);
     return m->numa != NULL;
 }
 

@@ -61,8 +61,8 @@ void ranks_done(struct vb_ranks *r);
  * returns the code of the first rank that failed, and copies its message, which names the rank, to *err. err may be
  * NULL. */
 int ranks_agree(struct vb_ranks *r, int code, vb_error *err);
-/* Sends the statistics of each rank to rank 0: there, out [count] receives them. On other ranks, `out` is NULL. */
-void ranks_account(struct vb_ranks *r, vb_rank_facts *out);
+/* All ranks exchange their statistics. Returns an array [count], which is valid until the next exchange. */
+const vb_rank_facts *ranks_account(struct vb_ranks *r);
 /* Returns the most numbers in a row that the ranks exchange. */
 size_t ranks_longest_row(const struct config *c);
 /* Makes room in op.buffer for rows of `bytes` bytes. */

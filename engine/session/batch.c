@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
+#include "engine/base/options.h"
 #include "engine/model/numa.h"
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
@@ -22,7 +23,7 @@
 
 static int check_options(vb_batch *b, vb_error *err)
 {
-    const vb_session_options *o = &b->options.session;
+    const vb_session_options *o = &b->session;
     int32_t most = b->options.max_sequences ? b->options.max_sequences : 8;
     if (o->prefill && strcmp(o->prefill, "contract") && !prefill_expands(o))
         return vb_fail(err, VB_BAD_ARGUMENT,
@@ -59,7 +60,7 @@ static int check_options(vb_batch *b, vb_error *err)
 static int open_parts(vb_batch *b, vb_error *err)
 {
     const struct config *c = &b->model->config;
-    const vb_session_options *o = &b->options.session;
+    const vb_session_options *o = &b->session;
     size_t round = b->round_rows,
            chunk = min_size(o->prefill_chunk ? (size_t)o->prefill_chunk : PREFILL_CHUNK, b->context * b->most_running);
     /* what is more waits for the next pass */
@@ -90,9 +91,11 @@ int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options 
     *out = NULL;
     if (b) {
         b->model = model;
-        if (options)
-            b->options = *options;
-        code = check_options(b, err);
+        code = OPTIONS_COPY(&b->options, vb_batch_options, options, err);
+        if (!code)
+            code = session_options(&b->session, b->options.session, err);
+        if (!code)
+            code = check_options(b, err);
         if (!code)
             code = open_parts(b, err);
         if (code)
@@ -158,7 +161,7 @@ void batch_wait(vb_batch *b, struct batch_request *r)
 static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
 {
     size_t room = (size_t)b->options.cache_tokens - b->round_rows;
-    size_t most = q->options.max_tokens < b->context ? q->count + q->options.max_tokens : SIZE_MAX;
+    size_t most = q->options->max_tokens < b->context ? q->count + q->options->max_tokens : SIZE_MAX;
     if (!q->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     if (b->model->config.tensor_cores && q->routes && q->routes->tokens)
@@ -169,7 +172,7 @@ static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
                        b->context);
     if (min_size(most, b->context) > room)
         return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens and %zu new ones do not fit into a cache of %zu",
-                       q->count, min_size(q->options.max_tokens, b->context - q->count), room);
+                       q->count, min_size(q->options->max_tokens, b->context - q->count), room);
     for (size_t i = 0; i < q->count; i++)
         if (q->tokens[i] < 0 || q->tokens[i] >= b->model->config.vocab_size)
             return vb_fail(err, VB_BAD_ARGUMENT, "token %zu is %d, outside the vocabulary of %d", i, q->tokens[i],
@@ -223,20 +226,20 @@ static int add_session(vb_batch *b, const vb_request *q, int64_t *id, vb_error *
     struct batch_request *r = code ? NULL : vb_alloc(b->model->allocator, 1, sizeof *r);
     if (code || !r)
         return code ? code : vb_fail(err, VB_NO_MEMORY, "no memory for a request");
-    *r = (struct batch_request){.id = b->next_id++, .asked = *q, .result.fingerprint = VB_FINGERPRINT_START};
+    *r = (struct batch_request){.id = b->next_id++, .asked = *q, .generate = *q->options,
+                                .result.fingerprint = VB_FINGERPRINT_START};
+    r->asked.options = &r->generate;
     r->asked.count = q->session->count;
-    r->run = (struct run){.session = q->session, .options = &r->asked.options, .result = &r->result, .chunk = 1};
+    r->run = (struct run){.session = q->session, .options = &r->generate, .result = &r->result, .chunk = 1};
     batch_wait(b, r);
     if (id)
         *id = r->id;
     return VB_OK;
 }
 
-int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
+static int add_prompt(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
 {
     const vb_allocator *a = b->model->allocator;
-    if (q->session)
-        return add_session(b, q, id, err);
     int code = check_request(b, q, err);
     if (code)
         return code;
@@ -248,22 +251,24 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a request of %zu tokens", q->count);
     }
     vb_routes forced;
-    code = routes_copy(&forced, b->model, q->routes ? q->routes : &b->options.session.routes, err);
+    code = routes_copy(&forced, b->model, q->routes ? q->routes : &b->session.routes, err);
     if (code) {
         vb_free(a, r);
         vb_free(a, prompt);
         return code;
     }
     memcpy(prompt, q->tokens, q->count * sizeof *prompt);
-    *r = (struct batch_request){.id = b->next_id++, .session = b->options.session, .asked = *q, .prompt = prompt,
-                          .result.fingerprint = VB_FINGERPRINT_START};
-    r->session.sampling = q->sampling ? *q->sampling : b->options.session.sampling;
-    r->session.drafting = q->drafting ? *q->drafting : b->options.session.drafting;
-    r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens
+    *r = (struct batch_request){.id = b->next_id++, .session = b->session, .asked = *q,
+                                .generate = *q->options, .prompt = prompt,
+                                .result.fingerprint = VB_FINGERPRINT_START};
+    r->asked.options = &r->generate;
+    r->session.sampling = q->sampling ? *q->sampling : b->session.sampling;
+    r->session.drafting = q->drafting ? *q->drafting : b->session.drafting;
+    r->session.context = (int32_t)(q->options->max_tokens < b->context - q->count ? q->count + q->options->max_tokens
                                                                                  : b->context);
     r->session.sequence = (int32_t)r->id;
     r->session.routes = forced;
-    r->run = (struct run){.options = &r->asked.options, .result = &r->result, .prompt_row = q->prompt_row,
+    r->run = (struct run){.options = &r->generate, .result = &r->result, .prompt_row = q->prompt_row,
                           .prompt_context = q->context, .prompt = q->count};
     batch_wait(b, r);
     if (id)
@@ -271,12 +276,31 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
     return VB_OK;
 }
 
+int vb_batch_add(vb_batch *b, const vb_request *request, int64_t *id, vb_error *err)
+{
+    vb_request q;
+    vb_generate_options options;
+    int code = OPTIONS_COPY(&q, vb_request, request, err);
+    if (!code)
+        code = OPTIONS_COPY(&options, vb_generate_options, q.options, err);
+    if (!code)
+        code = OPTIONS_RESERVED(vb_sampling, q.sampling, err);
+    if (!code)
+        code = OPTIONS_RESERVED(vb_drafting, q.drafting, err);
+    if (!code)
+        code = OPTIONS_RESERVED(vb_routes, q.routes, err);
+    if (code)
+        return code;
+    q.options = &options;
+    return q.session ? add_session(b, &q, id, err) : add_prompt(b, &q, id, err);
+}
+
 /* Whether the rows of a request that ended may stay: nothing of it points to what the caller may now free, or has
  * freed. */
 static int can_keep(const vb_batch *b, const struct batch_request *r)
 {
     const struct vb_session *s = r->run.session;
-    const vb_drafting *d = &r->session.drafting, *batch = &b->options.session.drafting;
+    const vb_drafting *d = &r->session.drafting, *batch = &b->session.drafting;
     if (!b->kept.most || !s || r->asked.session || !s->cached)
         return 0;
     return !s->type || (s->drafter && (!d->vocab || d->vocab == batch->vocab) &&
@@ -498,14 +522,15 @@ int vb_batch_run(vb_batch *b, vb_error *err)
     return code;
 }
 
-void vb_batch_look(const vb_batch *b, vb_batch_state *out)
+void vb_batch_look_sized(const vb_batch *b, vb_batch_state *out, size_t size)
 {
-    *out = b->state;
-    out->cache_tokens_used = b->pool.capacity - b->pool.num_free;
-    out->draft_bytes = 0;
+    vb_batch_state state = b->state;
+    state.cache_tokens_used = b->pool.capacity - b->pool.num_free;
+    state.draft_bytes = 0;
     for (size_t i = 0; i < b->num_running; i++)
-        out->draft_bytes += vb_draft_memory(b->running[i]->run.session);
+        state.draft_bytes += vb_draft_memory(b->running[i]->run.session);
     for (size_t i = 0; i < b->kept.count; i++)
-        out->draft_bytes += vb_draft_memory(b->kept.sessions[i]);
-    out->kept = b->kept.count;
+        state.draft_bytes += vb_draft_memory(b->kept.sessions[i]);
+    state.kept = b->kept.count;
+    struct_fill(out, size, &state, sizeof state);
 }

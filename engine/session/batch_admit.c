@@ -171,7 +171,7 @@ static int someone_works(const vb_batch *b)
 static int has_no_work(const struct batch_request *r)
 {
     const struct vb_session *s = r->run.session;
-    return (s->count == s->context || !r->asked.options.max_tokens) && !run_tells(&r->run);
+    return (s->count == s->context || !r->generate.max_tokens) && !run_tells(&r->run);
 }
 
 /* The first in line that is not paused is admitted if there is room for its whole prompt and a round of everybody's. */

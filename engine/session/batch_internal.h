@@ -13,7 +13,8 @@ struct batch_request {
     struct batch_request *next;
     int64_t id;               /* requests are numbered in the order in which they were added */
     vb_session_options session;
-    vb_request asked;
+    vb_request asked;         /* its pointers are the program's */
+    vb_generate_options generate;
     int32_t *prompt;          /* [asked.count] */
     struct run run;           /* run.session is asked.session if the caller gave one. Otherwise run.session is NULL
                                  until the request is first admitted */
@@ -33,6 +34,7 @@ struct batch_length {
 struct vb_batch {
     const struct vb_model *model;
     vb_batch_options options;
+    vb_session_options session; /* for requests without options of their own */
     struct pass pass;
     struct kvpool pool;
     struct row *rows;         /* [pass.w.max_rows] */

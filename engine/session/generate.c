@@ -1,6 +1,7 @@
 /* engine/session/generate.c -- one session by itself: rounds until its run ends. engine/session/batch.c schedules
  * many. */
 #include "simd/fpenv.h"
+#include "engine/base/options.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
 #include "engine/session/round.h"
@@ -27,11 +28,10 @@ static int run_to_its_end(struct run *run, vb_error *err)
     return code;
 }
 
-int vb_generate(vb_session *s, const vb_generate_options *options, vb_result *result, vb_error *err)
+static int generate(vb_session *s, const vb_generate_options *options, vb_result *result, vb_error *err)
 {
     struct run run = {.session = s, .options = options, .result = result, .chunk = s->chunk,
                       .finished = options->max_tokens == 0 || s->count == s->context};
-    *result = (vb_result){.fingerprint = VB_FINGERPRINT_START};
     if (!s->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     struct fpenv env = fpenv_enter();
@@ -42,6 +42,17 @@ int vb_generate(vb_session *s, const vb_generate_options *options, vb_result *re
     run_close(&run, s->model->allocator);
     numa_leave(&visit);
     fpenv_leave(env);
+    return code;
+}
+
+int vb_generate_sized(vb_session *s, const vb_generate_options *options, vb_result *out, size_t size, vb_error *err)
+{
+    vb_result result = {.fingerprint = VB_FINGERPRINT_START};
+    vb_generate_options o;
+    int code = OPTIONS_COPY(&o, vb_generate_options, options, err);
+    if (!code)
+        code = generate(s, &o, &result, err);
+    struct_fill(out, size, &result, sizeof result);
     return code;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
+#include "engine/base/options.h"
 #include "engine/model/numa.h"
 #include "engine/pass/lead.h"
 #include "engine/session/prefill.h"
@@ -13,18 +14,18 @@
 struct session_loading {
     struct session_reader in;
     char *about, *model; /* contents of the sections `about` and `model` */
-    const vb_file_options *options;
+    vb_file_options options;
     vb_error *err;
 };
-
-static const vb_file_options defaults;
 
 /* Opens the file and reads the header and the sections `about` and `model`. The next section is `tokens`. */
 static int open_file(struct session_loading *l, const char *path, const vb_file_options *o, const vb_allocator *a,
                      vb_error *err)
 {
-    *l = (struct session_loading){.options = o ? o : &defaults, .err = err};
-    int code = session_reader_open(&l->in, path, a, err);
+    *l = (struct session_loading){.err = err};
+    int code = OPTIONS_COPY(&l->options, vb_file_options, o, err);
+    if (!code)
+        code = session_reader_open(&l->in, path, a, err);
     if (code)
         return code;
     code = session_read_lines(&l->in, SECTION_ABOUT, &l->about, err);
@@ -49,7 +50,7 @@ static int wrong(const struct session_loading *l, const char *what) { return ses
 
 static int stopped(const struct session_loading *l)
 {
-    const vb_file_options *o = l->options;
+    const vb_file_options *o = &l->options;
     return o->progress && o->progress(o->progress_context, l->in.done, l->in.head.bytes)
                ? vb_fail(l->err, VB_STOPPED, "stopped by the caller") : VB_OK;
 }
@@ -64,7 +65,7 @@ static uint64_t cache_size(const struct session_loading *l, const struct kv_layo
 
 static int check_model(const struct session_loading *l, const struct vb_model *m, const vb_session_options *o)
 {
-    size_t context = o && o->context > 0 ? (size_t)o->context : m->config.dims.positions;
+    size_t context = o->context > 0 ? (size_t)o->context : m->config.dims.positions;
     char *ours = session_identity(m, context);
     struct kv_layout layout = model_cache_layout(&m->config);
     if (!ours)
@@ -243,15 +244,18 @@ int vb_session_load(vb_session **out, const vb_model *model, const vb_session_op
                     const vb_file_options *file_options, vb_error *err)
 {
     struct session_loading l;
+    vb_session_options o;
     vb_session *s = NULL;
+    *out = NULL;
+    if (session_options(&o, options, err))
+        return VB_BAD_ARGUMENT;
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(model);
-    *out = NULL;
     int code = open_file(&l, path, file_options, model->allocator, err);
     if (!code)
-        code = check_model(&l, model, options);
+        code = check_model(&l, model, &o);
     if (!code)
-        code = vb_session_open(&s, model, options, err);
+        code = vb_session_open(&s, model, &o, err);
     if (!code)
         code = fill(&l, s);
     close_file(&l);
@@ -292,8 +296,8 @@ static int check_rest(struct session_loading *l)
     return code;
 }
 
-int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options,
-                         vb_error *err)
+int vb_session_info_read_sized(vb_session_info *out, size_t size, const char *path, int check,
+                               const vb_file_options *options, vb_error *err)
 {
     struct session_loading l;
     int code = open_file(&l, path, options, NULL, err);
@@ -301,24 +305,25 @@ int vb_session_info_read(vb_session_info *out, const char *path, int check, cons
         code = check_rest(&l);
     if (!code) {
         const struct session_head *h = &l.in.head;
-        *out = (vb_session_info){.version = h->version, .bytes = (size_t)h->bytes, .tokens = (size_t)h->tokens,
-                                 .computed = (size_t)h->rows, .context = (size_t)h->context,
-                                 .with_hidden = line_is(&l, "hidden rows", "yes"),
-                                 .drafter_bytes = (size_t)h->section[SECTION_DRAFTER].size};
-        copy_line(out->checkpoint, sizeof out->checkpoint, l.about, "checkpoint");
-        copy_line(out->prefill, sizeof out->prefill, l.about, "prefill");
-        copy_line(out->routes, sizeof out->routes, l.about, "forced routes");
-        if (!*out->routes)
-            strcpy(out->routes, "none");
-        copy_line(out->draft, sizeof out->draft, l.about, "draft");
-        copy_line(out->draft_conventions, sizeof out->draft_conventions, l.about, "draft conventions");
-        copy_line(out->architecture, sizeof out->architecture, l.model, "architecture");
-        copy_line(out->precision, sizeof out->precision, l.model, "precision");
-        copy_line(out->cache_type, sizeof out->cache_type, l.model, "cache type");
-        if (!*out->cache_type)
-            memcpy(out->cache_type, "f32", sizeof "f32");
-        copy_line(out->conventions, sizeof out->conventions, l.model, "conventions");
-        copy_line(out->weights, sizeof out->weights, l.model, "weights");
+        vb_session_info info = {.version = h->version, .bytes = (size_t)h->bytes, .tokens = (size_t)h->tokens,
+                                .computed = (size_t)h->rows, .context = (size_t)h->context,
+                                .with_hidden = line_is(&l, "hidden rows", "yes"),
+                                .drafter_bytes = (size_t)h->section[SECTION_DRAFTER].size};
+        copy_line(info.checkpoint, sizeof info.checkpoint, l.about, "checkpoint");
+        copy_line(info.prefill, sizeof info.prefill, l.about, "prefill");
+        copy_line(info.routes, sizeof info.routes, l.about, "forced routes");
+        if (!*info.routes)
+            strcpy(info.routes, "none");
+        copy_line(info.draft, sizeof info.draft, l.about, "draft");
+        copy_line(info.draft_conventions, sizeof info.draft_conventions, l.about, "draft conventions");
+        copy_line(info.architecture, sizeof info.architecture, l.model, "architecture");
+        copy_line(info.precision, sizeof info.precision, l.model, "precision");
+        copy_line(info.cache_type, sizeof info.cache_type, l.model, "cache type");
+        if (!*info.cache_type)
+            memcpy(info.cache_type, "f32", sizeof "f32");
+        copy_line(info.conventions, sizeof info.conventions, l.model, "conventions");
+        copy_line(info.weights, sizeof info.weights, l.model, "weights");
+        struct_fill(out, size, &info, sizeof info);
     }
     close_file(&l);
     return code;

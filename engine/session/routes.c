@@ -167,7 +167,8 @@ int routes_copy(vb_routes *copy, const struct vb_model *m, const vb_routes *r, v
     int code = check_shape(m, r, err);
     if (code)
         return code;
-    *copy = (vb_routes){NULL, r->tokens, r->layers, r->top_k, NULL, r->kept ? r->index_topk : 0};
+    *copy = (vb_routes){.tokens = r->tokens, .layers = r->layers, .top_k = r->top_k,
+                        .index_topk = r->kept ? r->index_topk : 0};
     if (r->experts)
         copy->experts = nothing(m, r->tokens, (size_t)r->layers * (size_t)r->top_k);
     if (r->kept)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
+#include "engine/base/options.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
 #include "engine/session/identity.h"
@@ -140,8 +141,7 @@ static int write_sections(struct session_writer *w, struct vb_session *s, const 
 
 int vb_session_save(vb_session *s, const char *path, const vb_file_options *options, vb_error *err)
 {
-    static const vb_file_options defaults;
-    const vb_file_options *o = options ? options : &defaults;
+    vb_file_options o;
     const struct config *c = &s->model->config;
     struct kv_layout layout = model_cache_layout(c);
     struct session_writer w = {.head = {.version = layout.index_layers ? SESSION_VERSION
@@ -150,15 +150,17 @@ int vb_session_save(vb_session *s, const char *path, const vb_file_options *opti
                                         .layers = (uint32_t)c->num_hidden_layers,
                                         .width = (uint32_t)kv_row_words(&layout), .tokens = s->count, .rows = s->cached,
                                         .prompt = s->prompt, .given = s->given, .context = s->context}};
+    if (OPTIONS_COPY(&o, vb_file_options, options, err))
+        return VB_BAD_ARGUMENT;
     if (!s->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: the session is empty: there is nothing to save", path);
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(s->model);
     char *identity = session_identity(s->model, s->context);
-    int code = identity ? session_file_begin(&w, path, o->replace, s->model->allocator, err)
+    int code = identity ? session_file_begin(&w, path, o.replace, s->model->allocator, err)
                         : vb_fail(err, VB_NO_MEMORY, "%s: no memory for writing it", path);
     if (!code)
-        code = session_file_end(&w, write_sections(&w, s, identity, o, err), err);
+        code = session_file_end(&w, write_sections(&w, s, identity, &o, err), err);
     vb_free(s->model->allocator, identity);
     numa_leave(&visit);
     fpenv_leave(env);

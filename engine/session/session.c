@@ -1,4 +1,5 @@
 /* engine/session/session.c -- opening, appending, cutting; one session's part of a pass. */
+#include "engine/base/options.h"
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
 #include "engine/session/session.h"
@@ -296,10 +297,24 @@ int session_open(vb_session **out, const vb_model *model, const vb_session_optio
     return code;
 }
 
+int session_options(vb_session_options *to, const vb_session_options *options, vb_error *err)
+{
+    int code = OPTIONS_COPY(to, vb_session_options, options, err);
+    if (!code)
+        code = OPTIONS_RESERVED(vb_sampling, &to->sampling, err);
+    if (!code)
+        code = OPTIONS_RESERVED(vb_drafting, &to->drafting, err);
+    return code ? code : OPTIONS_RESERVED(vb_routes, &to->routes, err);
+}
+
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err)
 {
+    vb_session_options o;
+    *out = NULL;
+    if (session_options(&o, options, err))
+        return VB_BAD_ARGUMENT;
     struct fpenv env = fpenv_enter();
-    int code = session_open(out, model, options, NULL, err);
+    int code = session_open(out, model, &o, NULL, err);
     fpenv_leave(env);
     return code;
 }
@@ -581,14 +596,15 @@ double session_finish(struct vb_session *s, struct pass *pass, const struct plan
     return observing;
 }
 
-void vb_session_threads(const vb_session *s, vb_thread_use *use)
+void vb_session_threads_sized(const vb_session *s, vb_thread_use *out, size_t size)
 {
     const struct op_ctx *cx = &s->pass->cx;
     const struct crew *c = cx->crew;
-    *use = (vb_thread_use){.most = cx->most_threads, .mean = 1.0};
+    vb_thread_use use = {.most = cx->most_threads, .mean = 1.0};
     if (c)
-        *use = (vb_thread_use){c->threads, c->passes ? (double)c->pass_threads / (double)c->passes : 0.0, c->passes,
-                               c->left_out, c->waited};
+        use = (vb_thread_use){c->threads, c->passes ? (double)c->pass_threads / (double)c->passes : 0.0, c->passes,
+                              c->left_out, c->waited};
+    struct_fill(out, size, &use, sizeof use);
 }
 
 size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }

@@ -59,6 +59,8 @@ struct shared {
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options,
                  const struct shared *shared, vb_error *err);
 
+/* Copies a program's options, and checks that this library knows them all. */
+int session_options(vb_session_options *to, const vb_session_options *options, vb_error *err);
 /* Checks the options context, prefill_chunk and threads. Sets *context to the number of tokens that the session can
  * hold. */
 int session_limits(const struct vb_model *m, const vb_session_options *o, size_t *context, vb_error *err);

@@ -1,4 +1,5 @@
 /* engine/train/train.c -- the public functions of training steps (engine/verbatim_train.h). */
+#include "engine/base/options.h"
 #include "engine/train/train_internal.h"
 
 #include <stdio.h>
@@ -127,10 +128,12 @@ static int open_part(vb_trainer **out, const vb_model *model, vb_trainer_options
 int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_options *options, vb_error *err)
 {
     static const char *const ends[] = {"stored", "shared", "own", NULL};
-    vb_trainer_options o = options ? *options : (vb_trainer_options){0};
-    int part = word_in(parts, o.part), end = word_in(ends, o.ends);
+    vb_trainer_options o;
     struct vb_model *opened = NULL;
     *out = NULL;
+    if (OPTIONS_COPY(&o, vb_trainer_options, options, err))
+        return VB_BAD_ARGUMENT;
+    int part = word_in(parts, o.part), end = word_in(ends, o.ends);
     if (part < 0)
         return wrong_word("part", parts, o.part, err);
     if (end < 0)
@@ -152,9 +155,12 @@ typedef int step_function(struct vb_trainer *t, const struct training_sequence *
                           struct training_losses *losses, vb_error *err);
 
 static int step(step_function *compute, vb_trainer *t, const vb_train_sequence *sequences, size_t count,
-                vb_train_losses *out, vb_error *err)
+                vb_train_losses *out, size_t size, vb_error *err)
 {
     struct training_losses losses;
+    for (size_t i = 0; i < count; i++)
+        if (OPTIONS_RESERVED(vb_train_sequence, &sequences[i], err))
+            return VB_BAD_ARGUMENT;
     struct training_sequence *list = vb_alloc(&t->allocator, count + 1, sizeof *list);
     if (!list)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a list of %zu sequences", count);
@@ -165,22 +171,23 @@ static int step(step_function *compute, vb_trainer *t, const vb_train_sequence *
     vb_free(&t->allocator, list);
     if (rc)
         return rc;
-    *out = (vb_train_losses){.total = losses.total, .main = losses.main, .depths = t->loss.depths, .rows = losses.rows};
-    memcpy(out->by_depth, losses.by_depth, sizeof out->by_depth);
-    memcpy(out->depth_rows, losses.depth_rows, sizeof out->depth_rows);
+    vb_train_losses told = {.total = losses.total, .main = losses.main, .depths = t->loss.depths, .rows = losses.rows};
+    memcpy(told.by_depth, losses.by_depth, sizeof told.by_depth);
+    memcpy(told.depth_rows, losses.depth_rows, sizeof told.depth_rows);
+    struct_fill(out, size, &told, sizeof told);
     return VB_OK;
 }
 
-int vb_trainer_gradients(vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses,
-                         vb_error *err)
+int vb_trainer_gradients_sized(vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses,
+                               size_t size, vb_error *err)
 {
-    return step(trainer_gradients, t, sequences, count, losses, err);
+    return step(trainer_gradients, t, sequences, count, losses, size, err);
 }
 
-int vb_trainer_losses(vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses,
-                      vb_error *err)
+int vb_trainer_losses_sized(vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses,
+                            size_t size, vb_error *err)
 {
-    return step(trainer_losses, t, sequences, count, losses, err);
+    return step(trainer_losses, t, sequences, count, losses, size, err);
 }
 
 int vb_trainer_update(vb_trainer *t, int64_t step, double lr, double *norm, vb_error *err)
@@ -188,15 +195,16 @@ int vb_trainer_update(vb_trainer *t, int64_t step, double lr, double *norm, vb_e
     return trainer_update(t, step, lr, norm, err);
 }
 
-int vb_trainer_tensor(vb_trainer *t, size_t number, vb_train_tensor *out)
+int vb_trainer_tensor_sized(vb_trainer *t, size_t number, vb_train_tensor *out, size_t size)
 {
     const struct trained_tensor *x = trainer_tensor(t, number);
     if (!x)
         return 0;
     int is_vector = x->dimensions == 1;
-    *out = (vb_train_tensor){.name = x->name, .ndim = x->dimensions,
-                             .shape = {(int64_t)(is_vector ? x->cols : x->rows), is_vector ? 1 : (int64_t)x->cols},
-                             .count = x->rows * x->cols, .decays = x->decays, .is_new = x->is_new, .w = x->w, .g = x->g,
-                             .m = x->m, .v = x->v};
+    vb_train_tensor tensor = {.name = x->name, .ndim = x->dimensions,
+                              .shape = {(int64_t)(is_vector ? x->cols : x->rows), is_vector ? 1 : (int64_t)x->cols},
+                              .count = x->rows * x->cols, .decays = x->decays, .is_new = x->is_new, .w = x->w,
+                              .g = x->g, .m = x->m, .v = x->v};
+    struct_fill(out, size, &tensor, sizeof tensor);
     return 1;
 }

@@ -155,12 +155,11 @@ static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
 {
     static const int chunks[] = {1, 3, 16, 64, 200};
     vb_batch *b = NULL;
-    vb_batch_options o = {.session = {.context = MOST, .threads = 1,
-                                      .prefill_chunk = chunks[random_below(seed, COUNT(chunks))], .prefill = prefill,
-                                      .drafting.model = small, .padded = random_below(seed, 4) == 0,
-                                      .poison_cut_rows = 1, .stop = random_below(seed, 3) ? NULL : now_and_then,
-                                      .stop_context = seed},
-                          .keep_finished = random_below(seed, 2) ? (int)random_below(seed, 8) : 0,
+    vb_session_options session = {.context = MOST, .threads = 1,
+                                  .prefill_chunk = chunks[random_below(seed, COUNT(chunks))], .prefill = prefill,
+                                  .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1,
+                                  .stop = random_below(seed, 3) ? NULL : now_and_then, .stop_context = seed};
+    vb_batch_options o = {.session = &session, .keep_finished = random_below(seed, 2) ? (int)random_below(seed, 8) : 0,
                           .max_sequences = 1 + (int)random_below(seed, 8), .keep_apart = random_below(seed, 4) == 0,
                           .cache_tokens = 200 + (int)random_below(seed, 200)};
     OK(vb_batch_open(&b, m, &o, &err));
@@ -170,9 +169,10 @@ static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
 static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry *p)
 {
     const struct wanted *w = &s->w[p->number];
+    vb_generate_options options = generate_options(w);
     vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling,
                     .drafting = &(vb_drafting){.method = w->draft, .tokens = w->draft_tokens, .model = small},
-                    .options = generate_options(w), .prompt_row = w->tells ? see_row : NULL, .done = check_end,
+                    .options = &options, .prompt_row = w->tells ? see_row : NULL, .done = check_end,
                     .context = p};
     if (p->number % 4 == 3) {
         vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .prefill = prefill,
@@ -298,9 +298,8 @@ static vb_batch *open_batch(const vb_model *m, const vb_batch_options *o)
 TEST(what_prompts_begin_with_is_there_once)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting.method = "mtp-eagle",
-                                      .drafting.tokens = 2},
-                          .max_sequences = 8};
+    vb_session_options session = {.context = 200, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 2};
+    vb_batch_options o = {.session = &session, .max_sequences = 8};
     int32_t prompt[101];
     for (int apart = 0; apart < 2; apart++) {
         struct ended all = {0};
@@ -311,8 +310,8 @@ TEST(what_prompts_begin_with_is_there_once)
             prompt[i] = i % 90 + 3;
         for (int i = 0; i < 8; i++) {
             prompt[100] = 10 + i;
-            vb_request q = {.tokens = prompt, .count = 101, .options = {.max_tokens = 40, .ignore_eos = 1},
-                            .done = note_end, .context = &all};
+            vb_generate_options options = {.max_tokens = 40, .ignore_eos = 1};
+            vb_request q = {.tokens = prompt, .count = 101, .options = &options, .done = note_end, .context = &all};
             OK(vb_batch_add(b, &q, NULL, &err));
         }
         OK(vb_batch_run(b, &err));
@@ -338,10 +337,11 @@ TEST(short_prompts_share_a_pass)
     int32_t prompt[] = {5, 6, 7, 8, 9};
     struct ended all = {0};
     vb_batch_state state;
-    vb_batch *b = open_batch(m, &(vb_batch_options){.session = {.context = 7, .threads = 1}, .keep_apart = 1});
+    vb_session_options session = {.context = 7, .threads = 1};
+    vb_batch *b = open_batch(m, &(vb_batch_options){.session = &session, .keep_apart = 1});
     for (int i = 0; i < 8; i++) {
-        vb_request q = {.tokens = prompt, .count = 5, .options = {.max_tokens = 2, .ignore_eos = 1}, .done = note_end,
-                        .context = &all};
+        vb_generate_options options = {.max_tokens = 2, .ignore_eos = 1};
+        vb_request q = {.tokens = prompt, .count = 5, .options = &options, .done = note_end, .context = &all};
         OK(vb_batch_add(b, &q, NULL, &err));
     }
     OK(vb_batch_run(b, &err));
@@ -376,15 +376,15 @@ TEST(who_decodes_waits_for_one_chunk_of_a_prompt_at_most)
         vb_drafting drafting = {.method = "mtp-eagle", .tokens = K};
         int32_t prompt[2 * LONG];
         size_t chosen[DECODING + 2] = {0}, left;
-        vb_batch *b = open_batch(m,
-                                 &(vb_batch_options){.session = {.context = 200, .threads = 1, .prefill_chunk = CHUNK},
-                                                     .max_sequences = DECODING + 2});
+        vb_session_options session = {.context = 200, .threads = 1, .prefill_chunk = CHUNK};
+        vb_batch *b = open_batch(m, &(vb_batch_options){.session = &session, .max_sequences = DECODING + 2});
         random_tokens(m, 3, prompt, 2 * LONG);
         for (int i = 0; i < DECODING + 2; i++) {
             int decodes = i < DECODING;
+            vb_generate_options options = {.max_tokens = decodes ? 198 : 1, .ignore_eos = 1, .callback = count_chosen,
+                                           .context = &chosen[i]};
             vb_request q = {.tokens = prompt + (decodes ? i : (i - DECODING) * LONG), .count = decodes ? 2 : LONG,
-                            .options = {.max_tokens = decodes ? 198 : 1, .ignore_eos = 1, .callback = count_chosen,
-                                        .context = &chosen[i]}};
+                            .options = &options};
             q.drafting = decodes && K ? &drafting : NULL;
             OK(vb_batch_add(b, &q, NULL, &err));
             if (i == DECODING - 1)
@@ -424,16 +424,16 @@ TEST(an_error_ends_its_request_and_no_other)
     int32_t prompt[] = {5, 6, 7};
     vb_sampling wrong = {.temperature = -1.0f}, none = {.mask = mask_all, .mask_context = &V};
     struct ended all = {0};
-    vb_batch *b = open_batch(m, &(vb_batch_options){.session = {.context = 64, .threads = 1}});
-    vb_request q = {.tokens = prompt, .count = 3, .options = {.max_tokens = 10, .ignore_eos = 1, .fingerprint = 1},
-                    .done = note_end, .context = &all};
+    vb_batch *b = open_batch(m, &(vb_batch_options){.session = &(vb_session_options){.context = 64, .threads = 1}});
+    vb_generate_options options = {.max_tokens = 10, .ignore_eos = 1, .fingerprint = 1};
+    vb_request q = {.tokens = prompt, .count = 3, .options = &options, .done = note_end, .context = &all};
     vb_request bad = q, masked = q, reroll = q, empty = q;
     bad.sampling = &wrong;
     masked.sampling = &none;
     vb_sampling rejection = {.temperature = 1.0f, .acceptance = "rejection"};
     reroll.sampling = &rejection;
     reroll.drafting = &(vb_drafting){.method = "eagle-reroll"};
-    empty.options.max_tokens = 0;
+    empty.options = NULL;
     const vb_request *const requests[] = {&q, &bad, &masked, &reroll, &empty, &q};
     for (size_t i = 0; i < COUNT(requests); i++)
         OK(vb_batch_add(b, requests[i], NULL, &err));
@@ -475,11 +475,12 @@ TEST(an_end_may_add_a_request_and_a_batch_may_be_closed_in_the_middle)
 {
     vb_model *m = open_tiny("glm");
     int32_t prompt[] = {5, 6, 7};
-    struct chain c = {.left = 4, .b = open_batch(m, &(vb_batch_options){.session = {.context = 64, .threads = 1},
-                                                                        .max_sequences = 2})};
+    vb_session_options session = {.context = 64, .threads = 1};
+    struct chain c = {.left = 4, .b = open_batch(m, &(vb_batch_options){.session = &session, .max_sequences = 2})};
     size_t left;
-    c.q = (vb_request){.tokens = prompt, .count = 3, .options = {.max_tokens = 3, .ignore_eos = 1}, .done = add_next,
-                       .context = &c};
+    c.q = (vb_request){.tokens = prompt, .count = 3,
+                       .options = &(vb_generate_options){.max_tokens = 3, .ignore_eos = 1},
+                       .done = add_next, .context = &c};
     OK(vb_batch_add(c.b, &c.q, NULL, &err));
     OK(vb_batch_run(c.b, &err));
     assert_int_equal(c.ended, 5);
@@ -500,22 +501,23 @@ TEST(what_cannot_be_is_refused)
     vb_batch *b;
     int32_t prompt[70] = {5, 6, 7}, outside[] = {5, 1 << 20};
 #define OPEN(...) vb_batch_open(&b, m, &(vb_batch_options){__VA_ARGS__}, &err)
-    REFUSED(OPEN(.session = {.context = -1}), VB_BAD_ARGUMENT, "context is -1");
-    REFUSED(OPEN(.session = {.prefill = "onednn"}), VB_BAD_ARGUMENT,
+    REFUSED(OPEN(.session = &(vb_session_options){.context = -1}), VB_BAD_ARGUMENT, "context is -1");
+    REFUSED(OPEN(.session = &(vb_session_options){.prefill = "onednn"}), VB_BAD_ARGUMENT,
             "prefill is onednn; a batch has contract and expanded alone");
-    REFUSED(OPEN(.session = {.isa = "mmx"}), VB_BAD_ARGUMENT, "unknown instruction set mmx");
+    REFUSED(OPEN(.session = &(vb_session_options){.isa = "mmx"}), VB_BAD_ARGUMENT, "unknown instruction set mmx");
     REFUSED(OPEN(.max_sequences = 65), VB_BAD_ARGUMENT, "65 sequences at once, wanted 1 to 64");
-    REFUSED(OPEN(.session = {.context = 64}, .cache_tokens = 16), VB_BAD_ARGUMENT,
+    REFUSED(OPEN(.session = &(vb_session_options){.context = 64}, .cache_tokens = 16), VB_BAD_ARGUMENT,
             "the cache is of 16 tokens, wanted 17");
-    b = open_batch(m, &(vb_batch_options){.session = {.context = 64, .threads = 1}, .cache_tokens = 60});
+    b = open_batch(m, &(vb_batch_options){.session = &(vb_session_options){.context = 64, .threads = 1},
+                                          .cache_tokens = 60});
 #define ADD(...) vb_batch_add(b, &(vb_request){__VA_ARGS__}, NULL, &err)
     REFUSED(ADD(.tokens = prompt, .count = 0), VB_BAD_ARGUMENT, "the prompt is empty");
     REFUSED(ADD(.tokens = prompt, .count = 70), VB_BAD_ARGUMENT,
             "a prompt of 70 tokens does not fit into a context of 64");
     REFUSED(ADD(.tokens = outside, .count = 2), VB_BAD_ARGUMENT, "token 1 is 1048576, outside the vocabulary");
-    REFUSED(ADD(.tokens = prompt, .count = 3, .options = {.max_tokens = 42}), VB_BAD_ARGUMENT,
+    REFUSED(ADD(.tokens = prompt, .count = 3, .options = &(vb_generate_options){.max_tokens = 42}), VB_BAD_ARGUMENT,
             "a prompt of 3 tokens and 42 new ones do not fit into a cache of 44");
-    OK(ADD(.tokens = prompt, .count = 3, .options = {.max_tokens = 41, .ignore_eos = 1}));
+    OK(ADD(.tokens = prompt, .count = 3, .options = &(vb_generate_options){.max_tokens = 41, .ignore_eos = 1}));
     OK(vb_batch_run(b, &err));
     vb_batch_close(b);
     vb_model_close(m);

@@ -54,9 +54,8 @@ static void check_together(const vb_model *m, const char *what, uint64_t *seed, 
                            size_t second_method, int padded)
 {
     vb_session_options like = {.context = 80, .threads = 1, .prefill_chunk = 16 * JOBS, .padded = padded,
-                               .poison_cut_rows = 1};
-    vb_batch_options o = {.session = like, .max_sequences = JOBS, .keep_apart = 1};
-    o.session.drafting.tree.topk = 2; /* room for trees */
+                               .poison_cut_rows = 1, .drafting.tree.topk = 2}; /* room for trees */
+    vb_batch_options o = {.session = &like, .max_sequences = JOBS, .keep_apart = 1};
     vb_batch *b = open_batch_of(m, &o);
     struct telling told[JOBS] = {0}, told_alone[JOBS] = {0};
     vb_session *brought[JOBS] = {NULL};
@@ -95,7 +94,7 @@ static void check_together(const vb_model *m, const char *what, uint64_t *seed, 
         vb_session_close(s);
         so.trace_context = &told[i];
         brought[i] = open_session(m, &so, j->prompt, j->count);
-        OK(vb_batch_add(b, &(vb_request){.session = brought[i], .options = j->options, .done = job_end, .context = j},
+        OK(vb_batch_add(b, &(vb_request){.session = brought[i], .options = &j->options, .done = job_end, .context = j},
                         &j->id, &err));
     }
     OK(vb_batch_run(b, &err));
@@ -146,7 +145,7 @@ TEST(another_head_has_passes_of_its_own)
     char broken[64];
     vb_model *m = open_tiny("v3");
     vb_session_options like = {.context = 60, .threads = 1};
-    vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like});
+    vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = &like});
     copy_checkpoint(broken, head_of("eagle"));
     break_tensor(broken, "layers.0.post_attention_layernorm.weight", 0, 1, 0);
     for (int32_t i = 0; i < JOBS; i++) {
@@ -194,7 +193,7 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
         *j = *like;
         job_prompt(j, text, count);
         alone[0] = *j;
-        run_job_alone(m, &alone[0], &o->session);
+        run_job_alone(m, &alone[0], o->session);
         add_job(b, m, j);
         OK(vb_batch_run(b, &err));
         check_job(what, j, &alone[0]);
@@ -202,11 +201,11 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
             check_drafts(what, &j->result, &alone[0].result);
         /* all rows of the text so far, but the last token's, those of the drafter's rewind, and the one that chooses;
          * of rows that were output, and belong to the prompt now, attention has another form with prefill expanded */
-        size_t most = o->session.prefill ? prompt : count - 1, least = o->session.prefill ? prompt : count - 3;
+        size_t most = o->session->prefill ? prompt : count - 1, least = o->session->prefill ? prompt : count - 3;
         if (turn ? j->result.cached_tokens + 2 + VB_MAX_DRAFT < least || j->result.cached_tokens > most
                  : j->result.cached_tokens > 0)
             fail_msg("%s, turn %d: %zu tokens of %zu were there", what, turn, j->result.cached_tokens, count);
-        assert_true(look(b).kept >= 1 && look(b).kept <= (o->session.prefill ? 3 : 1));
+        assert_true(look(b).kept >= 1 && look(b).kept <= (o->session->prefill ? 3 : 1));
         assert_int_equal(look(b).shared_tokens > 0, turn > 0);
         memcpy(text, j->tokens, j->total * sizeof *text);
         prompt = count;
@@ -243,13 +242,12 @@ TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
                                          .acceptance = by_history ? NULL : "rejection"}};
             j.drafting.callback = draft_by_rule;
             j.drafting.context = &alive;
-            vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting = j.drafting,
-                                              .poison_cut_rows = 1},
-                                  .keep_finished = 3};
-            o.session.prefill = i / COUNT(all) % 2 ? "expanded" : NULL;
+            vb_session_options options = {.context = 200, .threads = 1, .drafting = j.drafting, .poison_cut_rows = 1,
+                                          .prefill = i / COUNT(all) % 2 ? "expanded" : NULL};
+            vb_batch_options o = {.session = &options, .keep_finished = 3};
             snprintf(what, sizeof what, "%s, %s, %s, K %d%s", names[n],
                      conventions[n] ? conventions[n] : "the defaults", method, j.drafting.tokens,
-                     o.session.prefill ? ", prefill expanded" : "");
+                     options.prefill ? ", prefill expanded" : "");
             talk(m, what, &j, &o, !by_history);
         }
         vb_model_close(m);
@@ -279,13 +277,13 @@ static size_t cached(vb_batch *b, const vb_model *m, int32_t first, int32_t last
 TEST(rows_are_taken_from_a_sequence_with_the_same_draft_method)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 40, .threads = 1}, .keep_finished = 3};
+    vb_batch_options o = {.session = &(vb_session_options){.context = 40, .threads = 1}, .keep_finished = 3};
     vb_batch *b = open_batch_of(m, &o);
-    assert_int_equal(cached_by("mtp-eagle", b, m, 20, 12, &o.session), 0);
-    assert_int_equal(cached_by("ngram", b, m, 20, 13, &o.session), 6); /* its drafter takes the tokens, whosever rows
+    assert_int_equal(cached_by("mtp-eagle", b, m, 20, 12, o.session), 0);
+    assert_int_equal(cached_by("ngram", b, m, 20, 13, o.session), 6); /* its drafter takes the tokens, whosever rows
                                                                           they are */
-    assert_int_equal(cached_by("none", b, m, 20, 14, &o.session), 6);
-    assert_int_equal(cached_by("mtp-eagle", b, m, 20, 14, &o.session), 6);
+    assert_int_equal(cached_by("none", b, m, 20, 14, o.session), 6);
+    assert_int_equal(cached_by("mtp-eagle", b, m, 20, 14, o.session), 6);
     vb_batch_close(b);
     vb_model_close(m);
 }
@@ -293,7 +291,7 @@ TEST(rows_are_taken_from_a_sequence_with_the_same_draft_method)
 TEST(the_sequence_used_longest_ago_goes_first)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 40, .threads = 1}, .keep_finished = 3};
+    vb_batch_options o = {.session = &(vb_session_options){.context = 40, .threads = 1}, .keep_finished = 3};
     vb_batch *b = open_batch_of(m, &o);
     static const struct {
         int32_t first;
@@ -302,7 +300,7 @@ TEST(the_sequence_used_longest_ago_goes_first)
                  /* 23 20 22 */ {21, 0},
                  /* 20 22 21 */ {23, 0}, {20, 0}, /* 21 23 20 */ {21, 1}, {23, 1}};
     for (size_t i = 0; i < COUNT(order); i++) {
-        size_t rows = cached(b, m, order[i].first, 12, &o.session);
+        size_t rows = cached(b, m, order[i].first, 12, o.session);
         if ((rows > 0) != order[i].there)
             fail_msg("request %zu, which begins with %d: %zu tokens were there", i, order[i].first, rows);
         assert_true(look(b).kept == (i < 3 ? i + 1 : 3));
@@ -315,16 +313,16 @@ TEST(the_sequence_used_longest_ago_goes_first)
 TEST(a_sequence_that_was_used_goes_after_those_that_were_not)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 40, .threads = 1}, .keep_finished = 3};
+    vb_batch_options o = {.session = &(vb_session_options){.context = 40, .threads = 1}, .keep_finished = 3};
     vb_batch *b = open_batch_of(m, &o);
-    assert_int_equal(cached(b, m, 20, 12, &o.session), 0);
-    assert_int_equal(cached(b, m, 21, 12, &o.session), 0);
-    assert_int_equal(cached(b, m, 20, 13, &o.session), 6); /* of seven that are equal: the drafter wants the hidden
+    assert_int_equal(cached(b, m, 20, 12, o.session), 0);
+    assert_int_equal(cached(b, m, 21, 12, o.session), 0);
+    assert_int_equal(cached(b, m, 20, 13, o.session), 6); /* of seven that are equal: the drafter wants the hidden
                                                               state before the other */
-    assert_int_equal(cached(b, m, 22, 12, &o.session), 0); /* in the place of the second one */
+    assert_int_equal(cached(b, m, 22, 12, o.session), 0); /* in the place of the second one */
     assert_int_equal(look(b).kept, 3);
-    assert_int_equal(cached(b, m, 20, 12, &o.session), 7);
-    assert_int_equal(cached(b, m, 21, 12, &o.session), 0);
+    assert_int_equal(cached(b, m, 20, 12, o.session), 7);
+    assert_int_equal(cached(b, m, 21, 12, o.session), 0);
     vb_batch_close(b);
     vb_model_close(m);
 }
@@ -332,12 +330,12 @@ TEST(a_sequence_that_was_used_goes_after_those_that_were_not)
 TEST(kept_rows_are_given_back_when_they_are_needed)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 100, .threads = 1, .poison_cut_rows = 1}, .keep_finished = 64,
-                          .cache_tokens = 130};
+    vb_session_options session = {.context = 100, .threads = 1, .poison_cut_rows = 1};
+    vb_batch_options o = {.session = &session, .keep_finished = 64, .cache_tokens = 130};
     vb_batch *b = open_batch_of(m, &o);
     size_t most = 0;
     for (int32_t i = 0; i < 30; i++) {
-        cached(b, m, 20 + i, 12, &o.session);
+        cached(b, m, 20 + i, 12, o.session);
         vb_batch_state state = look(b);
         most = state.kept > most ? state.kept : most;
         assert_true(state.cache_tokens_used <= state.cache_tokens &&
@@ -349,7 +347,7 @@ TEST(kept_rows_are_given_back_when_they_are_needed)
                                .drafting = {.method = "mtp-vanilla", .tokens = 3}};
         job_prompt(&jobs[i], (int32_t[]){49, 6, 7, 8, 9, 90 + i}, 6);
         alone[i] = jobs[i];
-        run_job_alone(m, &alone[i], &o.session);
+        run_job_alone(m, &alone[i], o.session);
         add_job(b, m, &jobs[i]);
     }
     OK(vb_batch_run(b, &err));
@@ -368,7 +366,8 @@ TEST(a_sequence_takes_its_rows_over_from_its_twin)
     static const char *const drafting[] = {"mtp-eagle", "mtp-vanilla", "eagle", "ngram"};
     vb_model *m = open_tiny("v3");
     for (size_t k = 0; k < COUNT(drafting); k++) {
-        vb_batch_options o = {.session = {.context = 100, .threads = 1, .poison_cut_rows = 1}, .cache_tokens = 140};
+        vb_session_options session = {.context = 100, .threads = 1, .poison_cut_rows = 1};
+        vb_batch_options o = {.session = &session, .cache_tokens = 140};
         vb_batch *b = open_batch_of(m, &o);
         size_t left;
         for (int i = 0; i < 3; i++) {
@@ -377,7 +376,7 @@ TEST(a_sequence_takes_its_rows_over_from_its_twin)
             jobs[i].count = i < 2 ? 10 : 70;
             random_tokens(m, i < 2 ? 3 : 4, jobs[i].prompt, jobs[i].count);
             alone[i] = jobs[i];
-            run_job_alone(m, &alone[i], &o.session);
+            run_job_alone(m, &alone[i], o.session);
         }
         add_job(b, m, &jobs[0]);
         add_job(b, m, &jobs[1]);
@@ -421,8 +420,8 @@ TEST(what_a_request_brought_is_not_used_after_its_end)
     static const char *const all[] = {"draft-model", "callback", "mtp-eagle", "eagle"};
     vb_model *m = open_tiny("v3");
     for (size_t i = 0; i < COUNT(all); i++) {
-        vb_batch_options o = {.session = {.context = 60, .threads = 1, .drafting = {.method = "ngram"}},
-                              .keep_finished = 4};
+        vb_session_options session = {.context = 60, .threads = 1, .drafting = {.method = "ngram"}};
+        vb_batch_options o = {.session = &session, .keep_finished = 4};
         vb_batch *b = open_batch_of(m, &o);
         for (int turn = 0; turn < 3; turn++) {
             struct job *j = &jobs[0];
@@ -436,13 +435,13 @@ TEST(what_a_request_brought_is_not_used_after_its_end)
                                         .callback = draft_by_rule, .context = g.alive};
             job_prompt(j, (int32_t[]){5, 6, 7, 8, 9, 10, 11, 12, 13, 14 + turn}, 10);
             alone[0] = *j;
-            run_job_alone(m, &alone[0], &o.session);
+            run_job_alone(m, &alone[0], o.session);
             vb_drafting *drafting = malloc(sizeof *drafting);
             *drafting = j->drafting;
             j->options.fingerprint = 1;
             OK(vb_batch_add(b,
                             &(vb_request){.tokens = j->prompt, .count = j->count, .sampling = &j->sampling,
-                                          .drafting = drafting, .options = j->options, .done = guest_leaves,
+                                          .drafting = drafting, .options = &j->options, .done = guest_leaves,
                                           .context = &g},
                             &j->id, &err));
             free(drafting);

@@ -59,10 +59,10 @@ TEST(rows_of_prompts_are_those_of_vb_evaluate_each_told_once)
     size_t preemptions = 0;
     for (size_t i = 0; i < COUNT(names) * COUNT(chunks) * 2; i++) {
         vb_model *m = open_tiny(names[i % COUNT(names)]);
-        vb_batch_options o = {.session = {.context = 64, .threads = 1,
-                                          .prefill_chunk = chunks[i / COUNT(names) % COUNT(chunks)],
-                                          .poison_cut_rows = 1, .prefill = i % 2 ? "expanded" : NULL},
-                              .max_sequences = 1 + (int)random_below(&seed, 6),
+        vb_session_options session = {.context = 64, .threads = 1,
+                                      .prefill_chunk = chunks[i / COUNT(names) % COUNT(chunks)], .poison_cut_rows = 1,
+                                      .prefill = i % 2 ? "expanded" : NULL};
+        vb_batch_options o = {.session = &session, .max_sequences = 1 + (int)random_below(&seed, 6),
                               .cache_tokens = 80 + (int)random_below(&seed, 60), .keep_finished = (int)i % 3};
         int32_t text[64];
         vb_batch *b = open_batch_of(m, &o);
@@ -75,15 +75,15 @@ TEST(rows_of_prompts_are_those_of_vb_evaluate_each_told_once)
             if (k == 6) /* another one's beginning, and then another text */
                 jobs[k].prompt[20] = (jobs[k].prompt[20] + 1) % vb_vocab_size(m);
             alone[k] = jobs[k];
-            run_job_alone(m, &alone[k], &o.session);
-            evaluate(m, &alone[k], o.session.prefill);
+            run_job_alone(m, &alone[k], o.session);
+            evaluate(m, &alone[k], o.session->prefill);
             add_job(b, m, &jobs[k]);
         }
         run_with_pauses(b, &seed);
         for (size_t k = 0; k < JOBS; k++) {
             char what[96];
             snprintf(what, sizeof what, "%s, chunks of %d, request %zu", names[i % COUNT(names)],
-                     o.session.prefill_chunk, k);
+                     o.session->prefill_chunk, k);
             check_job(what, &jobs[k], &alone[k]);
             check_rows(what, &jobs[k], &alone[k]);
             assert_true(!jobs[k].tells || !jobs[k].result.cached_tokens || jobs[k].result.preemptions);
@@ -102,14 +102,15 @@ TEST(a_row_of_a_prompt_that_is_not_finite_fails_its_request_alone)
     vb_model *whole = open_tiny("v3");
     break_tensor(dir, "model.embed_tokens.weight", 99 * (size_t)vb_hidden_size(whole), 1, 0);
     vb_model *m = open_model(dir);
-    vb_batch_options o = {.session = {.context = 64, .threads = 1, .prefill_chunk = 5}, .keep_finished = 4};
+    vb_session_options session = {.context = 64, .threads = 1, .prefill_chunk = 5};
+    vb_batch_options o = {.session = &session, .keep_finished = 4};
     vb_batch *b = open_batch_of(m, &o);
     for (int32_t i = 0; i < 4; i++) { /* the second one has the broken token, the third one stops itself */
         jobs[i] = (struct job){.options = {.max_tokens = 6, .ignore_eos = 1}, .tells = 1, .stop_at = i == 2 ? 4 : 0};
         job_prompt(&jobs[i], (int32_t[]){5 + i, 6, 7, 8, 9, 10, i == 1 ? 99 : 11, 12, 13}, 9);
         add_job(b, m, &jobs[i]);
         alone[i] = jobs[i];
-        run_job_alone(whole, &alone[i], &o.session);
+        run_job_alone(whole, &alone[i], o.session);
         evaluate(whole, &alone[i], NULL);
     }
     OK(vb_batch_run(b, &err));
@@ -125,7 +126,7 @@ TEST(a_row_of_a_prompt_that_is_not_finite_fails_its_request_alone)
         check_job("beside a broken prompt", &jobs[i], &alone[i]);
         check_rows("beside a broken prompt", &jobs[i], &alone[i]);
     }
-    vb_session *s = open_session(m, &o.session, jobs[0].prompt, 9);
+    vb_session *s = open_session(m, o.session, jobs[0].prompt, 9);
     REFUSED(vb_batch_add(b, &(vb_request){.session = s, .prompt_row = job_row}, NULL, &err), VB_BAD_ARGUMENT,
             "and none of its own");
     vb_session_close(s);
@@ -148,7 +149,7 @@ static void check_pause(const vb_model *m, const vb_batch_options *o, int alike,
                                .drafting = {.method = mtp_method((size_t)i), .tokens = 2}};
         job_prompt(&jobs[i], (int32_t[]){first, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 + i, 16}, 12);
         alone[i] = jobs[i];
-        run_job_alone(m, &alone[i], &o->session);
+        run_job_alone(m, &alone[i], o->session);
         add_job(b, m, &jobs[i]);
     }
     for (size_t i = 0; i < steps; i++)
@@ -185,9 +186,9 @@ TEST(others_go_on_while_paused_requests_hold_all_places_and_all_rows)
         for (int32_t cache = 0; cache <= 60; cache += 60)
             for (int alike = 0; alike < 2; alike++)
                 for (size_t steps = 0; steps < 8; steps++) {
-                    vb_batch_options o = {.session = {.context = 40, .threads = 1, .prefill_chunk = 4,
-                                                      .poison_cut_rows = 1},
-                                          .max_sequences = places, .cache_tokens = cache,
+                    vb_session_options session = {.context = 40, .threads = 1, .prefill_chunk = 4,
+                                                  .poison_cut_rows = 1};
+                    vb_batch_options o = {.session = &session, .max_sequences = places, .cache_tokens = cache,
                                           .keep_finished = (int)steps % 3};
                     snprintf(what, sizeof what, "%d places, a cache of %d, %s, paused after %zu steps", places, cache,
                              alike ? "prompts that begin alike" : "other prompts", steps);
@@ -200,7 +201,7 @@ TEST(others_go_on_while_paused_requests_hold_all_places_and_all_rows)
 TEST(a_paused_session_leaves_its_place_to_others)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 40, .threads = 1}, .max_sequences = 1};
+    vb_batch_options o = {.session = &(vb_session_options){.context = 40, .threads = 1}, .max_sequences = 1};
     for (size_t steps = 0; steps < 4; steps++) {
         vb_batch *b = open_batch_of(m, &o);
         size_t left;
@@ -209,13 +210,13 @@ TEST(a_paused_session_leaves_its_place_to_others)
                                    .drafting = {.method = "mtp-eagle", .tokens = 2}};
             job_prompt(&jobs[i], (int32_t[]){5 + i, 6, 7}, 3);
             alone[i] = jobs[i];
-            run_job_alone(m, &alone[i], &o.session);
+            run_job_alone(m, &alone[i], o.session);
         }
-        vb_session_options so = o.session;
+        vb_session_options so = *o.session;
         so.drafting = jobs[0].drafting;
         vb_session *s = open_session(m, &so, jobs[0].prompt, 3);
         vb_generate_options g = {.max_tokens = 20, .ignore_eos = 1, .fingerprint = 1};
-        OK(vb_batch_add(b, &(vb_request){.session = s, .options = g, .done = job_end, .context = &jobs[0]}, NULL,
+        OK(vb_batch_add(b, &(vb_request){.session = s, .options = &g, .done = job_end, .context = &jobs[0]}, NULL,
                         &err));
         add_job(b, m, &jobs[1]);
         for (size_t i = 0; i < steps; i++)
@@ -252,11 +253,11 @@ TEST(a_callback_may_pause_its_request_also_at_the_last_token)
 {
     vb_model *m = open_tiny("v3");
     for (size_t at = 4; at <= 5; at++) {
-        struct pauser p = {.at = at,
-                           .b = open_batch_of(m, &(vb_batch_options){.session = {.context = 40, .threads = 1}})};
+        vb_session_options session = {.context = 40, .threads = 1};
+        struct pauser p = {.at = at, .b = open_batch_of(m, &(vb_batch_options){.session = &session})};
         vb_generate_options g = {.max_tokens = 5, .ignore_eos = 1, .callback = pause_itself, .context = &p};
         size_t left;
-        OK(vb_batch_add(p.b, &(vb_request){.tokens = (int32_t[]){5, 6, 7}, .count = 3, .options = g}, NULL, &err));
+        OK(vb_batch_add(p.b, &(vb_request){.tokens = (int32_t[]){5, 6, 7}, .count = 3, .options = &g}, NULL, &err));
         for (int steps = 0; steps < 9; steps++)
             OK(vb_batch_step(p.b, &left, &err));
         assert_int_equal(left, 0);
@@ -274,7 +275,7 @@ TEST(stop_tokens_end_runs_wherever_drafts_stand)
 {
     static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-keep", "ngram", "draft-model"};
     vb_model *m = open_tiny("v3-mtp3");
-    vb_batch_options o = {.session = {.context = 80, .threads = 1}};
+    vb_batch_options o = {.session = &(vb_session_options){.context = 80, .threads = 1}};
     uint64_t seed = 3;
     for (int round = 0; round < 60; round++) {
         vb_batch *b = open_batch_of(m, &o);
@@ -286,7 +287,7 @@ TEST(stop_tokens_end_runs_wherever_drafts_stand)
             job_prompt(&jobs[i], (int32_t[]){5, 6, 7 + round}, 3);
             alone[i] = jobs[i];
             if (i == 0) { /* where the run would end: at a token that it has said before, or not */
-                run_job_alone(m, &alone[0], &o.session);
+                run_job_alone(m, &alone[0], o.session);
                 stops[0] = alone[0].tokens[3 + random_below(&seed, alone[0].total - 3)];
                 stops[1] = (int32_t)random_below(&seed, (size_t)vb_vocab_size(m));
             }
@@ -300,7 +301,7 @@ TEST(stop_tokens_end_runs_wherever_drafts_stand)
             end++;
         for (size_t i = 0; i < COUNT(methods); i++) {
             alone[i].options = jobs[i].options;
-            run_job_alone(m, &alone[i], &o.session);
+            run_job_alone(m, &alone[i], o.session);
             check_job(methods[i], &jobs[i], &alone[i]);
             if (jobs[i].total != end + 1 || jobs[i].result.finish != VB_FINISH_STOP ||
                 jobs[i].tokens[end] != alone[0].tokens[end])
@@ -444,14 +445,14 @@ TEST(a_mask_that_fails_ends_its_request_and_no_other)
 {
     vb_model *m = open_tiny("v3");
     struct failing f = {.at = 9, .code = -77};
-    vb_batch_options o = {.session = {.context = 40, .threads = 1}, .keep_finished = 2};
+    vb_batch_options o = {.session = &(vb_session_options){.context = 40, .threads = 1}, .keep_finished = 2};
     vb_batch *b = open_batch_of(m, &o);
     for (int32_t i = 0; i < 4; i++) {
         jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1},
                                .drafting = {.method = mtp_method((size_t)i), .tokens = 2}};
         job_prompt(&jobs[i], (int32_t[]){5, 6, 7, 8 + i % 2}, 4);
         alone[i] = jobs[i];
-        run_job_alone(m, &alone[i], &o.session);
+        run_job_alone(m, &alone[i], o.session);
         if (i == 1)
             jobs[i].sampling = (vb_sampling){.mask = failing_mask, .mask_context = &f};
         add_job(b, m, &jobs[i]);
@@ -481,9 +482,9 @@ TEST(a_pass_that_is_given_up_ends_no_request_and_changes_no_bit)
     size_t given_up = 0;
     uint64_t seed = 11;
     for (int round = 0; round < 24; round++) {
-        vb_batch_options o = {.session = {.context = 60, .threads = 1, .prefill_chunk = 1 + (int)random_below(&seed, 9),
-                                          .stop = now_and_then, .stop_context = &seed, .poison_cut_rows = 1},
-                              .max_sequences = 1 + (int)random_below(&seed, 8),
+        vb_session_options session = {.context = 60, .threads = 1, .prefill_chunk = 1 + (int)random_below(&seed, 9),
+                                      .stop = now_and_then, .stop_context = &seed, .poison_cut_rows = 1};
+        vb_batch_options o = {.session = &session, .max_sequences = 1 + (int)random_below(&seed, 8),
                               .cache_tokens = 76 + (int)random_below(&seed, 200), .keep_finished = round % 3};
         vb_batch *b = open_batch_of(m, &o);
         for (size_t i = 0; i < JOBS; i++) {
@@ -497,7 +498,7 @@ TEST(a_pass_that_is_given_up_ends_no_request_and_changes_no_bit)
             }
             job_prompt(&jobs[i], (int32_t[]){5, 6, 7, 8, 9, 10, 11, 12, (int32_t)i, 14}, 10);
             alone[i] = jobs[i];
-            run_job_alone(m, &alone[i], &o.session);
+            run_job_alone(m, &alone[i], o.session);
             evaluate(m, &alone[i], NULL);
             add_job(b, m, &jobs[i]);
         }

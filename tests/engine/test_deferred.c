@@ -231,7 +231,8 @@ static vb_session *bring(vb_batch *b, const vb_model *m, const char *method, int
     vb_session_options o = {.context = 240, .threads = 1, .prefill_chunk = 48,
                             .drafting = drafting_of(method, tokens, 1), .poison_cut_rows = 1};
     vb_session *s = open_session(m, &o, text, 20);
-    vb_request q = {.session = s, .options = recording(r, s, 200), .done = count_end, .context = ended};
+    vb_generate_options options = recording(r, s, 200);
+    vb_request q = {.session = s, .options = &options, .done = count_end, .context = ended};
     OK(vb_batch_add(b, &q, NULL, &err));
     return s;
 }
@@ -241,11 +242,11 @@ static void check_batch(const vb_model *m, uint64_t *seed, const int32_t *text)
 {
     static struct job jobs[JOBS], alone[JOBS];
     vb_session_options like = {.context = 240, .threads = 1, .prefill_chunk = 48, .poison_cut_rows = 1};
-    vb_batch_options o = {.session = like, .max_sequences = 3 + (int)random_below(seed, 5),
+    vb_batch_options o = {.session = &like, .max_sequences = 3 + (int)random_below(seed, 5),
                           .keep_finished = (int)random_below(seed, 4)};
     o.cache_tokens = random_below(seed, 2) ? 330 : 0;
     const char *method = methods[random_below(seed, 4)];
-    o.session.drafting = drafting_of(method, 0, 1);
+    like.drafting = drafting_of(method, 0, 1);
     vb_batch *b = open_batch_of(m, &o);
     static struct record brought[2], right;
     int ended = 0;
@@ -319,7 +320,7 @@ TEST(a_drafter_that_has_forgotten_rows_gives_none_to_fixed_lengths)
     random_tokens(m, 6, text, COUNT(text));
     for (size_t i = 0; i < COUNT(methods); i++) {
         vb_session_options like = {.context = 240, .threads = 1, .prefill_chunk = 48, .poison_cut_rows = 1};
-        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like, .max_sequences = 2, .keep_finished = 1});
+        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = &like, .max_sequences = 2, .keep_finished = 1});
         first = (struct job){.options = {.max_tokens = 1, .ignore_eos = 1}, .drafting = drafting_of(methods[i], 3, 1)};
         second = (struct job){.options = {.max_tokens = 40, .ignore_eos = 1}, .drafting = drafting_of(methods[i], 3, 0),
                               .sampling = {.temperature = 1.0f, .seed = 5 + i, .acceptance = "rejection"}};
@@ -347,7 +348,7 @@ TEST(padded_passes_of_automatic_lengths_fit_into_a_batch)
     random_tokens(m, 7, text, COUNT(text));
     vb_session_options like = {.context = 120, .threads = 1, .prefill_chunk = 4, .padded = 1, .poison_cut_rows = 1};
     for (int small = 0; small < 2; small++) {
-        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like, .max_sequences = COUNT(jobs),
+        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = &like, .max_sequences = COUNT(jobs),
                                                            .cache_tokens = small ? 140 : 0});
         for (size_t i = 0; i < COUNT(jobs); i++) {
             jobs[i] = (struct job){.options = {.max_tokens = 30, .ignore_eos = 1},

@@ -225,10 +225,11 @@ TEST(drafts_of_a_neighbour_with_another_method_cost_nothing)
                                 {.context = 60, .threads = 1,
                                  .drafting = {.method = "callback", .tokens = 1, .callback = draft_slowly}}};
     vb_session *s[2];
-    OK(vb_batch_open(&b, m, &(vb_batch_options){.session = {.context = 60, .threads = 1}}, &err));
+    OK(vb_batch_open(&b, m, &(vb_batch_options){.session = &(vb_session_options){.context = 60, .threads = 1}}, &err));
     for (int i = 0; i < 2; i++) {
         s[i] = open_session(m, &of[i], prompt, COUNT(prompt));
-        OK(vb_batch_add(b, &(vb_request){.session = s[i], .options = recording(&r[i], s[i], 30)}, NULL, &err));
+        vb_generate_options options = recording(&r[i], s[i], 30);
+        OK(vb_batch_add(b, &(vb_request){.session = s[i], .options = &options}, NULL, &err));
     }
     OK(vb_batch_step(b, &left, &err)); /* the prompts */
     struct draft_length *l = s[0]->length;

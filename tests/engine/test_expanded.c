@@ -166,8 +166,8 @@ TEST(a_prompt_that_is_not_done_goes_on_in_the_same_way_alone)
     vb_session_close(t);
 
     vb_batch *b; /* a batch whose passes have no such rows cannot take it, until the prompt is done */
-    vb_batch_options contract = {.session = {.context = 80, .threads = 1}};
-    vb_request q = {.session = s, .options = {.max_tokens = 3, .ignore_eos = 1}};
+    vb_batch_options contract = {.session = &(vb_session_options){.context = 80, .threads = 1}};
+    vb_request q = {.session = s, .options = &(vb_generate_options){.max_tokens = 3, .ignore_eos = 1}};
     OK(vb_batch_open(&b, m, &contract, &err));
     REFUSED(vb_batch_add(b, &q, NULL, &err), VB_BAD_ARGUMENT, "due by prefill expanded, which the batch does not have");
     generate(s, 5, &r);

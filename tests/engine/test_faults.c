@@ -165,14 +165,14 @@ static int run_batch(const struct opening *o, const vb_allocator *a, vb_error *e
     vb_model *m;
     vb_batch *b;
     struct requests_end all = {.err = err};
-    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = 40, .ignore_eos = 1},
-                    .done = see_end, .context = &all};
+    vb_generate_options options = {.max_tokens = 40, .ignore_eos = 1};
+    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = &options, .done = see_end, .context = &all};
     int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
     if (code)
         return code;
-    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .drafting.method = o->draft,
-                                       .drafting.tokens = o->draft_tokens},
-                           .cache_tokens = 100};
+    vb_session_options session = {.context = 60, .threads = 1, .drafting.method = o->draft,
+                                  .drafting.tokens = o->draft_tokens};
+    vb_batch_options bo = {.session = &session, .cache_tokens = 100};
     code = vb_batch_open(&b, m, &bo, err);
     if (code)
         assert_null(b);
@@ -235,11 +235,12 @@ static void add_survivor(vb_batch *b, const vb_model *m, struct survivor *s, con
                              *const stop[] = {"never said"};
     static const vb_sampling sampling = {.temperature = 0.7f, .seed = 3, .acceptance = "rejection"};
     int32_t prompt[] = {5, 6, 7, 8, 9, 10, 11, 12, (int32_t)s->number / 4};
+    vb_generate_options options = {.max_tokens = 20, .ignore_eos = 1, .fingerprint = 1, .tokenizer = t, .stop = stop,
+                                   .stop_count = 1};
     vb_request q = {.tokens = prompt, .count = COUNT(prompt), .sampling = &sampling,
                     .drafting = &(vb_drafting){.method = drafts[s->number % 4], .tokens = 2, .model = m},
-                    .options = {.max_tokens = 20, .ignore_eos = 1, .fingerprint = 1, .tokenizer = t, .stop = stop,
-                                .stop_count = 1},
-                    .prompt_row = s->number % 3 == 1 ? count_row : NULL, .done = survivor_ends, .context = s};
+                    .options = &options, .prompt_row = s->number % 3 == 1 ? count_row : NULL, .done = survivor_ends,
+                    .context = s};
     vb_error err = {0};
     if (!vb_batch_add(b, &q, NULL, &err))
         return;
@@ -280,9 +281,9 @@ static int run_with_survivors(const struct opening *o, const vb_allocator *a, vb
         vb_tokenizer_close(t);
         return code;
     }
-    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .prefill_chunk = 4, .drafting.model = m,
-                                       .poison_cut_rows = 1},
-                           .cache_tokens = 70, .keep_finished = 2};
+    vb_session_options session = {.context = 60, .threads = 1, .prefill_chunk = 4, .drafting.model = m,
+                                  .poison_cut_rows = 1};
+    vb_batch_options bo = {.session = &session, .cache_tokens = 70, .keep_finished = 2};
     code = vb_batch_open(&b, m, &bo, err);
     if (!code) {
         for (size_t i = 0; i < REQUESTS; i++)

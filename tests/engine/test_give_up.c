@@ -213,10 +213,11 @@ static void give_up_steps_of_a_batch(const vb_model *m, const char *method)
     int stops = 0;
     vb_error said;
     plain(m, wanted);
-    vb_batch_options o = {.session = options_of(method, m, &at)};
+    vb_session_options session = options_of(method, m, &at);
+    vb_batch_options o = {.session = &session};
     OK(vb_batch_open(&b, m, &o, &err));
-    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = N, .ignore_eos = 1},
-                    .done = see_end, .context = &all};
+    vb_generate_options options = {.max_tokens = N, .ignore_eos = 1};
+    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = &options, .done = see_end, .context = &all};
     for (int i = 0; i < 3; i++)
         OK(vb_batch_add(b, &q, NULL, &err));
     while (left) {

@@ -224,10 +224,11 @@ TEST(batches_share_rows_up_to_the_first_other_set)
         run(m, &o, prompt, PROMPT, NEW, &wanted[i]);
     }
     o.routes = (vb_routes){0};
-    vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = o, .max_sequences = 2, .keep_finished = 4});
+    vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = &o, .max_sequences = 2, .keep_finished = 4});
     for (int i = 0; i < 4; i++) {
+        vb_generate_options options = {.max_tokens = NEW, .ignore_eos = 1, .fingerprint = 1};
         vb_request q = {.tokens = prompt, .count = PROMPT, .routes = routes[i], .done = keep_end, .context = &end[i],
-                        .options = {.max_tokens = NEW, .ignore_eos = 1, .fingerprint = 1}};
+                        .options = &options};
         OK(vb_batch_add(b, &q, NULL, &err));
         run_batch_to_its_end(b);
         if (end[i].fingerprint != wanted[i % 3].result.fingerprint)
@@ -301,9 +302,9 @@ TEST(recorded_sets_are_those_to_which_tokens_attended)
             vb_session_close(s);
         }
         struct batch_end end = {m, &own, 0};
-        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = o, .max_sequences = 2, .keep_finished = 4});
-        vb_request q = {.tokens = tokens, .count = PROMPT, .done = check_end, .context = &end,
-                        .options = {.max_tokens = NEW, .ignore_eos = 1}};
+        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = &o, .max_sequences = 2, .keep_finished = 4});
+        vb_generate_options options = {.max_tokens = NEW, .ignore_eos = 1};
+        vb_request q = {.tokens = tokens, .count = PROMPT, .done = check_end, .context = &end, .options = &options};
         for (int k = 0; k < 2; k++) { /* the second shares rows of the first */
             OK(vb_batch_add(b, &q, NULL, &err));
             run_batch_to_its_end(b);

@@ -37,7 +37,7 @@ static int open_all(struct opened *o, vb_ranks *ranks, const vb_allocator *a, co
         code = vb_session_open(&o->s, o->m, &so, err);
     so.drafting = (vb_drafting){.method = "draft-model", .tokens = 2, .model = o->draft};
     if (!code)
-        code = vb_batch_open(&o->b, o->m, &(vb_batch_options){.session = so, .max_sequences = 2}, err);
+        code = vb_batch_open(&o->b, o->m, &(vb_batch_options){.session = &so, .max_sequences = 2}, err);
     return code;
 }
 

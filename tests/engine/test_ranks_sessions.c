@@ -267,9 +267,9 @@ static void run_batch(vb_model *m, struct notes *n, void *context)
 {
     static const char *const methods[] = {"mtp-eagle", "ngram", "none", "mtp-vanilla"};
     static struct job job[JOBS];
-    vb_batch_options o = {.session = {.context = 60, .threads = 1, .prefill_chunk = 9, .prefill = context,
-                                      .record_routes = 1},
-                          .max_sequences = 4, .cache_tokens = 85, .keep_finished = 2};
+    vb_session_options session = {.context = 60, .threads = 1, .prefill_chunk = 9, .prefill = context,
+                                  .record_routes = 1};
+    vb_batch_options o = {.session = &session, .max_sequences = 4, .cache_tokens = 85, .keep_finished = 2};
     vb_batch *b = open_batch_of(m, &o);
     vb_draft_vocab *vocabs[] = {vb_mtp_modules(m) ? vocab_of(m, 0) : NULL, vb_mtp_modules(m) ? vocab_of(m, 3) : NULL};
     int32_t shared[40];

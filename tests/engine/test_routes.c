@@ -311,8 +311,9 @@ static void keep_end(void *context, const vb_request_end *e)
 /* A request with these routes, beside others that are queued. */
 static void request(vb_batch *b, const int32_t *prompt, const vb_routes *routes, struct routed *end)
 {
+    vb_generate_options options = {.max_tokens = NEW, .ignore_eos = 1, .fingerprint = 1};
     vb_request q = {.tokens = prompt, .count = PROMPT, .routes = routes, .done = keep_end, .context = end,
-                    .options = {.max_tokens = NEW, .ignore_eos = 1, .fingerprint = 1}};
+                    .options = &options};
     OK(vb_batch_add(b, &q, NULL, &err));
 }
 
@@ -336,7 +337,7 @@ static void batches_share_rows_up_to_the_first_other_route(void **unused)
     run(m, &o, prompt, PROMPT, NEW, &mixed);
     o.routes = (vb_routes){0};
     o.record_routes = 1;
-    vb_batch_options bo = {.session = o, .max_sequences = 2, .keep_finished = 4};
+    vb_batch_options bo = {.session = &o, .max_sequences = 2, .keep_finished = 4};
     vb_batch *b = open_batch_of(m, &bo);
     request(b, prompt, &routes.routes, &end[0]);
     run_batch_to_its_end(b);
@@ -400,7 +401,7 @@ static void batches_share_rows_with_routes_of_more_layers(void **unused)
     int32_t prompt[PROMPT];
     random_tokens(m, 7, prompt, PROMPT);
     vb_session_options o = {.context = TOKENS + 1, .threads = 1, .record_routes = 1};
-    vb_batch_options bo = {.session = o, .max_sequences = 2, .keep_finished = 4};
+    vb_batch_options bo = {.session = &o, .max_sequences = 2, .keep_finished = 4};
     vb_batch *b = open_batch_of(m, &bo);
     request(b, prompt, &wide, &end[0]);
     run_batch_to_its_end(b);
@@ -507,7 +508,7 @@ static void invalid_routes_are_refused(void **unused)
     vb_batch *b;
     struct copy routes = random_routes(m, 5, 5);
     vb_session_options o = {.context = TOKENS, .routes = routes.routes};
-    vb_batch_options bo = {.session = o};
+    vb_batch_options bo = {.session = &o};
     int32_t *at = routes.experts + 3 * row_size(&routes.routes) + 2 * (size_t)routes.routes.top_k, was = at[1];
     o.routes.layers--;
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "the routes have the shape [5, ");
@@ -520,7 +521,7 @@ static void invalid_routes_are_refused(void **unused)
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT,
             "the routes send token 3 in layer 2 to the same expert twice");
     REFUSED(vb_batch_open(&b, m, &bo, &err), VB_BAD_ARGUMENT, "to the same expert twice");
-    bo.session.routes = (vb_routes){0};
+    bo.session = &(vb_session_options){.context = TOKENS};
     OK(vb_batch_open(&b, m, &bo, &err));
     int32_t prompt[] = {5, 6};
     vb_request q = {.tokens = prompt, .count = 2, .routes = &routes.routes};

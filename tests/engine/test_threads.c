@@ -55,8 +55,8 @@ static void keep(void *context, const vb_request_end *end)
 
 static int run_batch(struct worker *w)
 {
-    vb_batch_options options = {.session = w->options, .max_sequences = 2};
-    vb_request request = {.tokens = w->prompt, .count = PROMPT, .options = go, .done = keep, .context = w};
+    vb_batch_options options = {.session = &w->options, .max_sequences = 2};
+    vb_request request = {.tokens = w->prompt, .count = PROMPT, .options = &go, .done = keep, .context = w};
     vb_batch *b = NULL;
     int code = vb_batch_open(&b, w->model, &options, &w->error);
     for (int i = 0; i < REQUESTS && !code; i++)

@@ -251,11 +251,12 @@ TEST(batches_draft_trees)
     vb_model *m = open_tiny("v3");
     for (size_t v = 0; v < 3; v++) {
         const struct method *method = &methods[(size_t[]){0, 3, 4}[v]];
-        vb_batch_options o = {.session = options_of(method, 4, 3, 0), .max_sequences = 4, .cache_tokens = 262};
+        vb_session_options like = options_of(method, 4, 3, 0);
+        vb_batch_options o = {.session = &like, .max_sequences = 4, .cache_tokens = 262};
         vb_batch_state state;
         vb_batch *b;
-        o.session.context = 190;
-        o.session.prefill_chunk = 16;
+        like.context = 190;
+        like.prefill_chunk = 16;
         OK(vb_batch_open(&b, m, &o, &err));
         for (size_t i = 0; i < COUNT(q); i++) {
             q[i].count = 20 + 7 * i;
@@ -265,8 +266,8 @@ TEST(batches_draft_trees)
             run_plain(m, NULL, q[i].prompt, q[i].count, 110, &q[i].plain);
             OK(vb_batch_add(b,
                             &(vb_request){.tokens = q[i].prompt, .count = q[i].count,
-                                          .options = {.max_tokens = 110, .ignore_eos = 1}, .done = check_request,
-                                          .context = &q[i]},
+                                          .options = &(vb_generate_options){.max_tokens = 110, .ignore_eos = 1},
+                                          .done = check_request, .context = &q[i]},
                             NULL, &err));
         }
         OK(vb_batch_run(b, &err));

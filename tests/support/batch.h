@@ -85,7 +85,7 @@ static inline int try_to_add(vb_batch *b, const vb_model *m, struct job *j, vb_e
     j->options.callback = job_event;
     j->options.context = j;
     vb_request q = {.tokens = j->prompt, .count = j->count, .sampling = &j->sampling, .drafting = drafting,
-                    .options = j->options, .prompt_row = j->tells ? job_row : NULL, .done = job_end, .context = j};
+                    .options = &j->options, .prompt_row = j->tells ? job_row : NULL, .done = job_end, .context = j};
     int code = vb_batch_add(b, &q, &j->id, err);
     free(drafting);
     return code;

@@ -124,16 +124,17 @@ int generate_together(vb_session *const *sessions, size_t count, const vb_genera
                       vb_error *err)
 {
     struct part parts[64] = {0};
-    vb_batch_options o = {.session = sessions[0]->options, .max_sequences = (int32_t)count,
+    vb_session_options like = sessions[0]->options;
+    vb_batch_options o = {.session = &like, .max_sequences = (int32_t)count,
                           .cache_tokens = 2 * VB_MAX_NODES};
     vb_batch *b = NULL;
-    if (o.session.prefill && !strcmp(o.session.prefill, "onednn"))
-        o.session.prefill = NULL; /* the prompts are done */
+    if (like.prefill && !strcmp(like.prefill, "onednn"))
+        like.prefill = NULL; /* the prompts are done */
     int code = vb_batch_open(&b, sessions[0]->model, &o, err);
     for (size_t i = 0; i < count && !code; i++) {
         parts[i].result = &results[i];
         code = vb_batch_add(b,
-                            &(vb_request){.session = sessions[i], .options = options[i], .done = end_of_part,
+                            &(vb_request){.session = sessions[i], .options = &options[i], .done = end_of_part,
                                           .context = &parts[i]},
                             NULL, err);
     }

@@ -30,9 +30,9 @@ static int add_requests(const struct bench *b, vb_batch *batch, struct batch_run
     int failed = 0;
     for (size_t k = 0; k < r->sequences && !failed; k++) {
         size_t first = k * b->prompt % (b->text_count - b->prompt + 1);
-        vb_request request = {.tokens = b->text + first, .count = b->prompt, .done = note_end, .context = r,
-                              .options = {.max_tokens = b->length, .ignore_eos = 1, .callback = count_token,
-                                          .context = r}};
+        vb_generate_options options = {.max_tokens = b->length, .ignore_eos = 1, .callback = count_token, .context = r};
+        vb_request request = {.tokens = b->text + first, .count = b->prompt, .options = &options, .done = note_end,
+                              .context = r};
         failed = vb_batch_add(batch, &request, NULL, r->err);
     }
     return failed;
@@ -40,11 +40,12 @@ static int add_requests(const struct bench *b, vb_batch *batch, struct batch_run
 
 int bench_run_batch(struct bench *b, struct bench_item *i, vb_error *err)
 {
-    vb_batch_options o = {.session = b->c->session, .max_sequences = (int32_t)i->rows, .keep_apart = 1};
+    vb_session_options session = b->c->session;
+    vb_batch_options o = {.session = &session, .max_sequences = (int32_t)i->rows, .keep_apart = 1};
     struct batch_run r = {.sequences = i->rows, .err = err};
     vb_batch *batch = NULL;
     size_t left = 1;
-    o.session.context = (int32_t)(b->prompt + b->length);
+    session.context = (int32_t)(b->prompt + b->length);
     int failed = vb_batch_open(&batch, b->c->model, &o, err) || add_requests(b, batch, &r);
     while (!failed && !r.code && left && r.tokens < r.sequences) /* the prompts; the last pass chooses the first
                                                                     tokens */

@@ -95,7 +95,8 @@ size_t diff_kept(const struct diff_side *side, const vb_routes *model, int modul
             }
         free(x);
     }
-    *out = (vb_routes){out->experts, tokens, (int32_t)layers, model->top_k, rows ? *kept : NULL, model->index_topk};
+    *out = (vb_routes){.experts = out->experts, .tokens = tokens, .layers = (int32_t)layers, .top_k = model->top_k,
+                       .kept = rows ? *kept : NULL, .index_topk = model->index_topk};
     return rows;
 }
 

@@ -260,12 +260,12 @@ static int add_line(struct prompts *p, size_t line)
     int code = prompt_read(p->c, &p->file.line[line], &r->prompt);
     struct prompt *q = &r->prompt;
     vb_drafting drafting = prompts_drafting(p->c, q);
+    vb_generate_options options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1,
+                                   .callback = count_token, .context = r, .tokenizer = p->c->tokenizer,
+                                   .stop = q->stop, .stop_count = q->num_stops};
     vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
-                        .routes = q->routes.tokens ? &q->routes : NULL,
-                        .options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1,
-                                    .callback = count_token, .context = r, .tokenizer = p->c->tokenizer,
-                                    .stop = q->stop, .stop_count = q->num_stops},
-                        .done = done, .context = r};
+                        .routes = q->routes.tokens ? &q->routes : NULL, .options = &options, .done = done,
+                        .context = r};
     if (code == EXIT_DONE && vb_batch_add(p->batch, &asked, NULL, &err))
         code = cli_error(p->c, &err);
     if (code != EXIT_DONE)
@@ -352,9 +352,10 @@ static int open_batch(struct prompts *p)
         code = cli_draft_tokens(c) ? try_session(c, NULL, p->context, &p->draft_bytes) : EXIT_DONE;
     if (code != EXIT_DONE)
         return code;
-    vb_batch_options o = {.session = session_options(c), .max_sequences = p->max_sequences,
+    vb_session_options session = session_options(c);
+    vb_batch_options o = {.session = &session, .max_sequences = p->max_sequences,
                           .cache_tokens = c->cache_tokens};
-    o.session.context = p->context;
+    session.context = p->context;
     if (vb_batch_open(&p->batch, c->model, &o, &err))
         return cli_error(c, &err);
     size_t begin = p->next;

@@ -63,11 +63,12 @@ static int check_lines(struct scores *s)
 static int open_batch(struct scores *s)
 {
     vb_error err;
-    vb_batch_options o = {.session = s->c->session, .max_sequences = s->c->max_sequences,
+    vb_session_options session = s->c->session;
+    vb_batch_options o = {.session = &session, .max_sequences = s->c->max_sequences,
                           .cache_tokens = s->c->cache_tokens};
-    o.session.stop = answer_stop;
-    o.session.record_routes = s->c->with_routes;
-    int code = prompts_context(s->c, s->longest, &o.session.context);
+    session.stop = answer_stop;
+    session.record_routes = s->c->with_routes;
+    int code = prompts_context(s->c, s->longest, &session.context);
     if (code != EXIT_DONE)
         return code;
     return vb_batch_open(&s->batch, s->c->model, &o, &err) ? cli_error(s->c, &err) : EXIT_DONE;

@@ -117,13 +117,15 @@ static void add_choice(struct worker *w, struct serve_choice *choice)
     struct serve_job *job = choice->job;
     vb_error err = {0};
     int tells = job_wants_prompt_rows(job) && choice->first == choice;
+    vb_generate_options options = {
+        .max_tokens = job->max_tokens, .ignore_eos = job->ignore_eos, .fingerprint = 1, .callback = choice_token,
+        .context = choice, .tokenizer = job->server->tokenizer, .stop_tokens = job->stop_tokens,
+        .stop_token_count = (size_t)job->num_stop_tokens, .stop = (const char *const *)job->stop,
+        .stop_count = (size_t)job->num_stops};
     vb_request request = {.tokens = choice->prompt->tokens, .count = choice->prompt->count,
                           .sampling = &choice->sampling, .drafting = &job->drafting,
-                          .prompt_row = tells ? choice_prompt_row : NULL, .done = done, .context = choice,
-                          .options = {.max_tokens = job->max_tokens, .ignore_eos = job->ignore_eos, .fingerprint = 1,
-                                      .callback = choice_token, .context = choice, .tokenizer = job->server->tokenizer,
-                                      .stop_tokens = job->stop_tokens, .stop_token_count = (size_t)job->num_stop_tokens,
-                                      .stop = (const char *const *)job->stop, .stop_count = (size_t)job->num_stops}};
+                          .options = &options, .prompt_row = tells ? choice_prompt_row : NULL, .done = done,
+                          .context = choice};
     if (vb_batch_add(w->batch, &request, &choice->id, &err))
         end_choice(choice, &err, NULL);
 }
@@ -328,11 +330,12 @@ int worker_open(struct worker **out, struct server *server)
     init_locks(w);
     w->server = server;
     w->inbox_end = &w->inbox;
-    vb_batch_options o = {.session = c->session, .max_sequences = server->max_sequences,
+    vb_session_options session = c->session;
+    vb_batch_options o = {.session = &session, .max_sequences = server->max_sequences,
                           .cache_tokens = c->cache_tokens,
                           .keep_finished = 2 * server->max_sequences < 64 ? 2 * server->max_sequences : 64};
-    o.session.drafting = server->drafting;
-    o.session.context = (int32_t)server->context;
+    session.drafting = server->drafting;
+    session.context = (int32_t)server->context;
     if (vb_batch_open(&w->batch, c->model, &o, &err))
         return cli_error(c, &err);
     int error = pthread_create(&w->thread, NULL, run, w);

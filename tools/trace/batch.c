@@ -165,18 +165,20 @@ static int open_rank(struct trace_batch *b, struct trace_rank *r)
 {
     struct cli *c = b->c;
     size_t longest = 1, sequences = 0, most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model));
-    vb_batch_options o = {.max_sequences = c->max_sequences ? c->max_sequences : 8, .cache_tokens = c->cache_tokens};
+    vb_session_options session;
+    vb_batch_options o = {.session = &session, .max_sequences = c->max_sequences ? c->max_sequences : 8,
+                          .cache_tokens = c->cache_tokens};
     vb_error err;
     for (size_t i = r->number; i < b->count; i += b->ranks, sequences++) {
         size_t tokens = b->sequences[i].prompt.count + b->sequences[i].prompt.max_tokens;
         longest = tokens > longest ? tokens : longest;
     }
-    int code = cli_session_options(c, 0, 0, &o.session);
+    int code = cli_session_options(c, 0, 0, &session);
     if (code == EXIT_DONE)
-        code = prompts_context(c, longest < most ? longest : most, &o.session.context);
+        code = prompts_context(c, longest < most ? longest : most, &session.context);
     o.max_sequences = sequences < (size_t)o.max_sequences ? (int32_t)sequences : o.max_sequences;
-    o.session.trace = record;
-    o.session.trace_context = r;
+    session.trace = record;
+    session.trace_context = r;
     if (code == EXIT_DONE && sequences && vb_batch_open(&r->batch, c->model, &o, &err))
         code = cli_error(c, &err);
     return code;
@@ -200,11 +202,11 @@ static int add_requests(struct trace_batch *b)
         struct trace_sequence *s = &b->sequences[i];
         const struct prompt *q = &s->prompt;
         vb_drafting drafting = prompts_drafting(b->c, q);
+        vb_generate_options options = {.max_tokens = q->max_tokens, .ignore_eos = b->c->ignore_eos, .fingerprint = 1,
+                                       .tokenizer = b->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops};
         vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
-                            .routes = q->routes.tokens ? &q->routes : NULL,
-                            .options = {.max_tokens = q->max_tokens, .ignore_eos = b->c->ignore_eos, .fingerprint = 1,
-                                        .tokenizer = b->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
-                            .done = done, .context = &b->rank[i % b->ranks]};
+                            .routes = q->routes.tokens ? &q->routes : NULL, .options = &options, .done = done,
+                            .context = &b->rank[i % b->ranks]};
         snprintf(b->where, sizeof b->where, "%.200s: line %zu", b->file.name, s->line + 1);
         b->c->where = b->where;
         if (vb_batch_add(b->rank[i % b->ranks].batch, &asked, NULL, &err))

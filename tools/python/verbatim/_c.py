@@ -45,6 +45,13 @@ class Reject(enum.IntEnum):
     DELTA = 5
 
 
+class Options(C.Structure):
+    """A struct of options, which begins with its size."""
+
+    def __init__(self, **fields):
+        super().__init__(C.sizeof(self), **fields)
+
+
 class vb_error(C.Structure):
     _fields_ = [("code", C.c_int), ("message", C.c_char * 512)]
 
@@ -53,8 +60,9 @@ class vb_allocator(C.Structure):
     _fields_ = [("alloc", C.c_void_p), ("free", C.c_void_p), ("context", C.c_void_p)]
 
 
-class vb_offload(C.Structure):
+class vb_offload(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("device", C.c_char_p),
         ("layers", C.c_int32),
         ("without_experts", C.c_int32),
@@ -76,8 +84,9 @@ class vb_device_facts(C.Structure):
     ]
 
 
-class vb_model_options(C.Structure):
+class vb_model_options(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("allocator", vb_allocator),
         ("precision", C.c_char_p),
         ("cache_type", C.c_char_p),
@@ -145,8 +154,8 @@ class vb_system(C.Structure):
     ]
 
 
-class vb_quantize_options(C.Structure):
-    _fields_ = [("type", C.c_char_p), ("embedding_type", C.c_char_p), ("head_type", C.c_char_p)]
+class vb_quantize_options(Options):
+    _fields_ = [("size", C.c_size_t), ("type", C.c_char_p), ("embedding_type", C.c_char_p), ("head_type", C.c_char_p)]
 
 
 class vb_tensor(C.Structure):
@@ -159,6 +168,7 @@ class vb_tensor(C.Structure):
         ("bytes", C.c_size_t),
         ("file", C.c_char_p),
         ("quantized", C.c_int),
+        ("reserved", C.c_uint64 * 2),
     ]
 
 
@@ -195,6 +205,7 @@ class vb_sampling(C.Structure):
         ("relaxed_delta", C.c_float),
         ("thinking_begin", C.c_int32),
         ("thinking_end", C.c_int32),
+        ("reserved", C.c_uint64 * 8),
     ]
 
 
@@ -209,6 +220,7 @@ class vb_tap_row(C.Structure):
         ("hidden_of", C.c_int32),
         ("hidden_depth", C.c_int32),
         ("parent", C.c_int32),
+        ("reserved", C.c_int32 * 7),
     ]
 
 
@@ -270,6 +282,7 @@ class vb_drafting(C.Structure):
         ("head", C.c_char_p),
         ("callback", draft_callback),
         ("context", C.c_void_p),
+        ("reserved", C.c_uint64 * 8),
     ]
 
 
@@ -288,8 +301,9 @@ class vb_draft_method(C.Structure):
     ]
 
 
-class vb_ranks_options(C.Structure):
+class vb_ranks_options(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("allocator", vb_allocator),
         ("rank", C.c_int32),
         ("count", C.c_int32),
@@ -322,11 +336,13 @@ class vb_routes(C.Structure):
         ("top_k", C.c_int32),
         ("kept", C.POINTER(C.c_int32)),
         ("index_topk", C.c_int32),
+        ("reserved", C.c_uint64 * 4),
     ]
 
 
-class vb_session_options(C.Structure):
+class vb_session_options(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("context", C.c_int32),
         ("prefill_chunk", C.c_int32),
         ("prefill", C.c_char_p),
@@ -344,12 +360,12 @@ class vb_session_options(C.Structure):
         ("tap_scores", C.c_int),
         ("trace", trace_callback),
         ("trace_context", C.c_void_p),
-        ("padded", C.c_int),
         ("routes", vb_routes),
         ("record_routes", C.c_int),
         ("record_kept", C.c_int),
         ("cpu_layers", C.c_int32),
         ("sequence", C.c_int32),
+        ("padded", C.c_int),
         ("poison_cut_rows", C.c_int),
     ]
 
@@ -404,8 +420,9 @@ class vb_result(C.Structure):
     ]
 
 
-class vb_generate_options(C.Structure):
+class vb_generate_options(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("max_tokens", C.c_size_t),
         ("ignore_eos", C.c_int),
         ("fingerprint", C.c_int),
@@ -419,9 +436,10 @@ class vb_generate_options(C.Structure):
     ]
 
 
-class vb_batch_options(C.Structure):
+class vb_batch_options(Options):
     _fields_ = [
-        ("session", vb_session_options),
+        ("size", C.c_size_t),
+        ("session", C.POINTER(vb_session_options)),
         ("max_sequences", C.c_int32),
         ("cache_tokens", C.c_int64),
         ("keep_finished", C.c_int32),
@@ -446,15 +464,16 @@ row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C
 done_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_request_end))
 
 
-class vb_request(C.Structure):
+class vb_request(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("tokens", C.POINTER(C.c_int32)),
         ("count", C.c_size_t),
         ("sampling", C.POINTER(vb_sampling)),
         ("drafting", C.POINTER(vb_drafting)),
         ("session", C.c_void_p),
         ("routes", C.POINTER(vb_routes)),
-        ("options", vb_generate_options),
+        ("options", C.POINTER(vb_generate_options)),
         ("prompt_row", row_callback),
         ("done", done_callback),
         ("context", C.c_void_p),
@@ -483,8 +502,9 @@ class vb_batch_state(C.Structure):
 file_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_size_t, C.c_size_t)
 
 
-class vb_file_options(C.Structure):
+class vb_file_options(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("without_hidden", C.c_int),
         ("replace", C.c_int),
         ("progress", file_callback),
@@ -514,8 +534,9 @@ class vb_session_info(C.Structure):
     ]
 
 
-class vb_trainer_options(C.Structure):
+class vb_trainer_options(Options):
     _fields_ = [
+        ("size", C.c_size_t),
         ("part", C.c_char_p),
         ("loss", C.c_char_p),
         ("loss_factor", C.c_double),
@@ -541,7 +562,7 @@ class vb_trainer_options(C.Structure):
 
 
 class vb_train_sequence(C.Structure):
-    _fields_ = [("tokens", C.POINTER(C.c_int32)), ("count", C.c_size_t), ("loss_mask", C.POINTER(C.c_ubyte))]
+    _fields_ = [("tokens", C.POINTER(C.c_int32)), ("count", C.c_size_t), ("loss_mask", C.POINTER(C.c_ubyte)), ("reserved", C.c_uint64 * 2)]
 
 
 class vb_train_losses(C.Structure):

@@ -43,7 +43,7 @@ class Batch(Closing):
         self._options = {name: value for name, value in options.items() if name in SAMPLING or name in DRAFTING}
         session, models = session_options(self._guard, model, **options)
         self._session = session  # C reads its forced routes later
-        options = _c.vb_batch_options(session=session, max_sequences=number("max_sequences", max_sequences, 1),
+        options = _c.vb_batch_options(session=C.pointer(session), max_sequences=number("max_sequences", max_sequences, 1),
                                       cache_tokens=number("cache_tokens", cache_tokens, 1),
                                       keep_finished=number("keep_finished", keep_finished, 0), keep_apart=bool(keep_apart))
         pointer, err = C.c_void_p(), _c.vb_error()
@@ -110,7 +110,7 @@ class Batch(Closing):
                 raise VerbatimError(end.code, "request %d: %s" % (end.id, result))
 
         callback, V = self._guard.callback, self.model.vocab_size
-        request = _c.vb_request(tokens=ids_pointer(ids), count=ids.size, options=what, done=callback(_c.done_callback, on_end))
+        request = _c.vb_request(tokens=ids_pointer(ids), count=ids.size, options=C.pointer(what), done=callback(_c.done_callback, on_end))
         if sampling:
             request.sampling = C.pointer(sampling)
         if drafting:
@@ -119,7 +119,7 @@ class Batch(Closing):
         if forced:
             request.routes = C.pointer(forced)
         if on_token:
-            request.options.callback = callback(_c.event_callback, lambda event: bool(on_token(event_of(event.contents, V))), 1)
+            what.callback = callback(_c.event_callback, lambda event: bool(on_token(event_of(event.contents, V))), 1)
         if on_prompt_row:
             request.prompt_row = callback(_c.row_callback, lambda depth, index, logits, hidden: bool(
                 on_prompt_row(index, view(C.addressof(logits.contents), [V], [1], np.float32))), 1)
@@ -164,7 +164,7 @@ class Batch(Closing):
     def state(self) -> dict:
         """Requests that are waiting, running, done, paused; passes, preemptions, ... (struct vb_batch_state)."""
         state = _c.vb_batch_state()
-        self._lib.vb_batch_look(self._pointer(), C.byref(state))
+        self._lib.vb_batch_look_sized(self._pointer(), C.byref(state), C.sizeof(state))
         return {name: getattr(state, name) for name, _ in state._fields_}
 
 

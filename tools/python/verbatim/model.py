@@ -86,7 +86,8 @@ class Model(Closing):
         """Writes the model, opened from a directory in precision f32, as the GGUF file `out`, which may not exist. type: "f32", "bf16",
         "q8_0" or "q4_0", of linear layers, experts and heads; the others' may also be "as-stored". The notes about what the file
         does not say are returned."""
-        options = _c.vb_quantize_options(*(None if name is None else name.encode() for name in (type, embedding_type, head_type)))
+        options = _c.vb_quantize_options(**{key: None if name is None else name.encode() for key, name in
+                                             (("type", type), ("embedding_type", embedding_type), ("head_type", head_type))})
         plan, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_quantize_open(C.byref(plan), self._pointer(), path_bytes(self.path), C.byref(options), C.byref(err)), err)
         try:
@@ -217,11 +218,11 @@ def conventions() -> list[dict]:
     """Where implementations disagree: name, values (the first is the default), changes_output, who."""
     lib, row = library(), _c.vb_convention()
     return [{"name": row.name.decode(), "values": [v.decode() for v in row.values if v], "changes_output": bool(row.changes_output),
-             "who": row.who.decode()} for _ in itertools.takewhile(lambda i: lib.vb_convention_at(i, C.byref(row)), itertools.count())]
+             "who": row.who.decode()} for _ in itertools.takewhile(lambda i: lib.vb_convention_at_sized(i, C.byref(row), C.sizeof(row)), itertools.count())]
 
 
 def systems() -> list[dict]:
     """Systems of the field, for conventions="as=NAME": name, conventions, draft (their method), evidence, changes_output."""
     lib, row = library(), _c.vb_system()
     return [{"name": row.name.decode(), "conventions": row.conventions.decode(), "draft": row.draft.decode(), "evidence": row.evidence.decode(),
-             "changes_output": bool(row.changes_output)} for _ in itertools.takewhile(lambda i: lib.vb_system_at(i, C.byref(row)), itertools.count())]
+             "changes_output": bool(row.changes_output)} for _ in itertools.takewhile(lambda i: lib.vb_system_at_sized(i, C.byref(row), C.sizeof(row)), itertools.count())]

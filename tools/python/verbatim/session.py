@@ -14,7 +14,8 @@ from . import _c
 from ._call import Closing, Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, routes_arrays, routes_of, view
 from ._library import library
 
-ROW = np.dtype([(name, np.int32) for name, _ in _c.vb_tap_row._fields_])
+_NAMES = [name for name, _ in _c.vb_tap_row._fields_ if name != "reserved"]
+ROW = np.dtype({"names": _NAMES, "formats": [np.int32] * len(_NAMES), "itemsize": C.sizeof(_c.vb_tap_row)})
 
 
 class Event(typing.NamedTuple):
@@ -139,7 +140,7 @@ class Session(Closing):
         """How many threads computed: most, mean, passes, left_out, waited (struct vb_thread_use in verbatim.h)."""
         use = _c.vb_thread_use()
         with self._guard:
-            self._lib.vb_session_threads(self._pointer(), C.byref(use))
+            self._lib.vb_session_threads_sized(self._pointer(), C.byref(use), C.sizeof(use))
         return {name: getattr(use, name) for name, _ in use._fields_}
 
     @property
@@ -201,7 +202,7 @@ class Session(Closing):
         result = _c.vb_result()
         options, stop = generate_options(n, ignore_eos, tokenizer, stop, stop_tokens)
         options.callback = self._guard.callback(_c.event_callback, on_event, 1)
-        self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
+        self._run(self._lib.vb_generate_sized, C.byref(options), C.byref(result), C.sizeof(result))
         done = result_of(result, tokens, tokenizer, stop, None if rows is None else rows[: len(tokens)])
         done.routes, done.kept_sets = self._recorded()
         return done
@@ -234,7 +235,7 @@ class Session(Closing):
 def session_info(path, check_all=False) -> dict:
     """What a file that Session.save has written says of itself; check_all: every checksum is compared."""
     info, err = _c.vb_session_info(), _c.vb_error()
-    check(library().vb_session_info_read(C.byref(info), path_bytes(path), bool(check_all), None, C.byref(err)), err)
+    check(library().vb_session_info_read_sized(C.byref(info), C.sizeof(info), path_bytes(path), bool(check_all), None, C.byref(err)), err)
     said = {name: getattr(info, name) for name, _ in info._fields_}
     said["with_hidden"] = bool(info.with_hidden)
     return {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in said.items()}
@@ -279,7 +280,7 @@ class DraftMethod(typing.NamedTuple):
 def draft_methods() -> list[DraftMethod]:
     """The draft methods that the library has, which Session's option draft names."""
     methods, said = [], _c.vb_draft_method()
-    while library().vb_draft_methods(len(methods), C.byref(said)):
+    while library().vb_draft_methods_sized(len(methods), C.byref(said), C.sizeof(said)):
         settings = dict(pair.split("=") for pair in filter(None, said.settings.decode().split(",")))
         methods.append(DraftMethod(said.name.decode(), said.about.decode(), settings, *map(bool, [
             said.needs_modules, said.needs_model, said.needs_head, said.needs_callback, said.trees, said.by_history,

@@ -56,7 +56,7 @@ class Trainer(Closing):
     def __init__(self, model, **options):
         self._lib, told = model._lib, _c.vb_trainer_options()
         for name, value in options.items():
-            if name not in dict(told._fields_) or name == "draft_vocab_size":
+            if name not in dict(told._fields_) or name in ("size", "draft_vocab_size"):
                 raise TypeError("Trainer has no option %s" % name)
             if name == "draft_tokens":
                 ids = ids_array(value)
@@ -78,16 +78,16 @@ class Trainer(Closing):
             to.tokens, to.count = ids_pointer(ids), ids.size
             if mask is not None:
                 to.loss_mask = mask.ctypes.data_as(C.POINTER(C.c_ubyte))
-        check(function(self._pointer(), told, len(arrays), C.byref(losses), C.byref(err)), err)
+        check(function(self._pointer(), told, len(arrays), C.byref(losses), C.sizeof(losses), C.byref(err)), err)
         return Losses(losses.total, losses.main, losses.by_depth[: losses.depths], losses.rows, losses.depth_rows[: losses.depths])
 
     def gradients(self, sequences, loss_masks=None) -> Losses:
         """The losses of a step, whose gradients are then in `tensors`. A row that predicts a token whose mask is 0 has no loss."""
-        return self._step(self._lib.vb_trainer_gradients, sequences, loss_masks)
+        return self._step(self._lib.vb_trainer_gradients_sized, sequences, loss_masks)
 
     def losses(self, sequences, loss_masks=None) -> Losses:
         """The losses alone, for texts that are held out."""
-        return self._step(self._lib.vb_trainer_losses, sequences, loss_masks)
+        return self._step(self._lib.vb_trainer_losses_sized, sequences, loss_masks)
 
     def update(self, step: int, lr: float) -> float:
         """Clipping, AdamW, then the bias of the routers. Steps count from 1. Returns the norm of all gradients before clipping."""
@@ -99,7 +99,7 @@ class Trainer(Closing):
     def tensors(self) -> dict:
         """TrainedTensor by name, in the order of names."""
         trainer, said, out = self._pointer(), _c.vb_train_tensor(), {}
-        while self._lib.vb_trainer_tensor(trainer, len(out), C.byref(said)):
+        while self._lib.vb_trainer_tensor_sized(trainer, len(out), C.byref(said), C.sizeof(said)):
             shape = tuple(said.shape[: said.ndim])
             strides = (shape[1], 1) if len(shape) == 2 else (1,)
             arrays = [view(address, shape, strides, np.float32, self) if address else None for address in (said.w, said.g, said.m, said.v)]
