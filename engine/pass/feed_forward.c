@@ -75,7 +75,7 @@ void route(struct pass *p)
     step_probes(p, "mlp.gate.");
     op_router(&p->cx, p->w.experts, p->w.weights, p->w.scores, &router, p->S);
     keep_taken_experts(p);
-    watch(p, EXPERTS_CHOSEN);
+    pass_watch(p, EXPERTS_CHOSEN);
 }
 
 static struct mlp_weights expert_weights(const void *moe, size_t e)

@@ -72,10 +72,10 @@ int runner_layers(struct pass *p, void (*layer)(struct pass *p))
         p->l = &m->layers[l];
         p->layer = (int)l;
         p->cache_layer = l;
-        watch(p, LAYER_BEGINS);
+        pass_watch(p, LAYER_BEGINS);
         layer(p);
         op_first_not_finite(&p->cx, p->side.first_bad_layer, p->w.x, (int32_t)l, p->S, m->config.dims.d);
-        watch(p, LAYER_ENDS);
+        pass_watch(p, LAYER_ENDS);
     }
     return 0;
 }
@@ -101,7 +101,7 @@ static int target(struct pass *p)
 static void module(struct pass *p)
 {
     module_input(p);
-    watch(p, LAYER_BEGINS);
+    pass_watch(p, LAYER_BEGINS);
     module_layer(p);
     module_output(p);
 }
@@ -152,13 +152,13 @@ static struct op_pass begin_pass(struct pass *p, const struct row *rows, size_t 
     if (p->tapper)
         tapper_pass(p->tapper, p);
     runner_rows(p);
-    watch(p, PASS_BEGINS);
+    pass_watch(p, PASS_BEGINS);
     return pass;
 }
 
 static void end_pass(struct pass *p, const struct op_pass *pass)
 {
-    watch(p, PASS_ENDS);
+    pass_watch(p, PASS_ENDS);
     op_enter(&p->cx, PART_OUTSIDE);
     op_end_pass(&p->cx, pass);
 }

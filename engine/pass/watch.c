@@ -3,7 +3,7 @@
 #include "engine/model/prefetch.h"
 #include "engine/pass/pass.h"
 
-void watch(const struct pass *p, enum moment moment)
+void pass_watch(const struct pass *p, enum moment moment)
 {
     for (struct pass_watcher *w = p->watchers; w; w = w->next)
         if (w->at[moment])

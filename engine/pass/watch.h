@@ -19,7 +19,7 @@ struct pass_watcher {
     struct pass_watcher *next;
 };
 
-void watch(const struct pass *p, enum moment moment);
+void pass_watch(const struct pass *p, enum moment moment);
 
 /* Asks for the weights of the layer that begins, and of the experts that were chosen (engine/model/prefetch.h). */
 struct pass_watcher watch_prefetch(void);
