@@ -1,7 +1,5 @@
 /* ops/gqa.h -- grouped-query attention over a cache of keys and values (Ainslie et al. 2023).
  *
- * EAGLE drafting heads use this operator. The layers of the target model do not use it.
- *
  *     s_j[h] = dot(q[h], k_j[g]) * scale
  *     y[h]   = sum_j softmax_j(s[h]) v_j[g]
  *
