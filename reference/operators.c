@@ -262,170 +262,75 @@ static void head_probabilities(call *k)
 
 /* --- the table --- */
 
-static int has_query_rank(const struct config *c, int layer) { (void)layer; return c->q_lora_rank > 0; }
-static int lacks_query_rank(const struct config *c, int layer) { (void)layer; return !c->q_lora_rank; }
-static int has_indexer(const struct config *c, int layer) { return c->index_topk && !config_layer_is_shared(c, layer); }
-static int is_moe(const struct config *c, int layer) { return config_layer_is_moe(c, layer); }
-static int is_dense(const struct config *c, int layer) { return !config_layer_is_moe(c, layer); }
-static int is_biased(const struct config *c, int layer) { return is_moe(c, layer) && c->topk_method == TOPK_NOAUX_TC; }
-static int is_unbiased(const struct config *c, int layer) { return is_moe(c, layer) && !is_biased(c, layer); }
-static int has_shared(const struct config *c, int layer) { return is_moe(c, layer) && c->n_shared_experts > 0; }
-static int is_grouped(const struct config *c, int layer)
-{
-    return is_moe(c, layer) && c->topk_method != TOPK_GREEDY && c->topk_group < c->n_group;
-}
-static int biased_and_grouped(const struct config *c, int layer) { return is_biased(c, layer) && is_grouped(c, layer); }
-static int unbiased_and_grouped(const struct config *c, int layer)
-{
-    return is_unbiased(c, layer) && is_grouped(c, layer);
-}
-
-#define WIDTH(name, expression) \
-    static size_t name(const struct config *c, int layer) \
-    { \
-        (void)layer; \
-        return (size_t)(expression); \
-    }
-WIDTH(wide_d, c->hidden_size)
-WIDTH(wide_2d, 2 * c->hidden_size)
-WIDTH(wide_q_a, c->q_lora_rank)
-WIDTH(wide_q, c->num_attention_heads * (c->qk_nope_head_dim + c->qk_rope_head_dim))
-WIDTH(wide_kv_a, c->kv_lora_rank + c->qk_rope_head_dim)
-WIDTH(wide_c, c->kv_lora_rank)
-WIDTH(wide_hr, c->num_attention_heads * c->qk_rope_head_dim)
-WIDTH(wide_r, c->qk_rope_head_dim)
-WIDTH(wide_hv, c->num_attention_heads * c->v_head_dim)
-WIDTH(wide_e, c->n_routed_experts)
-WIDTH(wide_g, c->n_group)
-WIDTH(wide_kept, c->topk_group)
-WIDTH(wide_x, c->num_experts_per_tok)
-WIDTH(wide_xd, c->num_experts_per_tok * c->hidden_size)
-WIDTH(wide_v, c->vocab_size)
-WIDTH(wide_index_k, c->index_head_dim)
-WIDTH(wide_index_q, c->index_n_heads * c->index_head_dim)
-WIDTH(wide_index_w, c->index_n_heads)
-WIDTH(wide_index_kept, c->index_topk)
-
 #define OF_NORM "the normalised row, the weights, and the residual that was added just before"
 #define OF_LINEAR "weights that the arithmetic cannot represent"
+#define OF_ROPE "cosine and sine, and each product"
 #define OF_MLP "gate, up, SiLU, their product, and weights that the arithmetic cannot represent"
-#define OF_ATTENTION \
-    "absorbed queries or keys and values of the heads, both parts of the scores, scores before and after the scale, " \
+#define OF_ATTENTION                                                                                                   \
+    "absorbed queries or keys and values of the heads, both parts of the scores, scores before and after the scale, "  \
     "probabilities, mixed latents"
 #define OF_SCORES "absorbed queries or keys of the head, both parts of the sum, the score before the scale"
-#define Q_OUT \
-    "self_attn.q_b_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
-#define QA_OUT \
-    "self_attn.q_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
-#define NORMED "input_layernorm.output"
-#define KV_A "self_attn.kv_a_proj_with_mqa.output"
-#define FFN_IN "post_attention_layernorm.output"
-#define IN_ROUTER .of_router = 1
-#define IN_INDEXER(width, compute) REFERENCE_LAYER, has_indexer, width, ref_op_index_##compute
-#define INDEXER "self_attn.indexer."
 #define OF_CODES "the Hadamard transform, and codes that it moves to a neighbour; "
-#define OF_HEAD(exists, compute) REFERENCE_LAYER, exists, NULL, compute, .all_rows = 2
+
+#define ROW(value) &value_table[value]
 
 static const struct reference_operator table[] = {
-    {"embedding", "model.embed_tokens.output", {"tokens"}, REFERENCE_WHOLE, NULL, wide_d, embedding, .counted = ""},
-    {"embedding", "embed_tokens.output", {"tokens"}, REFERENCE_MODULE, NULL, wide_d, embedding, .counted = ""},
-    {"enorm", "enorm.output", {"embed_tokens.output"}, REFERENCE_MODULE, NULL, wide_d, enorm, .counted = OF_NORM},
-    {"hidden", "hnorm.input", {"<hidden"}, REFERENCE_MODULE, NULL, wide_d, copy, .copies = 1, .counted = ""},
-    {"hnorm", "hnorm.output", {"hnorm.input"}, REFERENCE_MODULE, NULL, wide_d, hnorm, .counted = OF_NORM},
-    {"concat", "eh_proj.input", {"enorm.output", "hnorm.output"}, REFERENCE_MODULE, NULL, wide_2d, concat, .copies = 1,
-     .counted = ""},
-    {"eh_proj", "eh_proj.output", {"eh_proj.input"}, REFERENCE_MODULE, NULL, wide_d, eh_proj, .counted = OF_LINEAR},
-    {"stream", "input_layernorm.input", {"<layer"}, REFERENCE_LAYER, NULL, wide_d, copy, .copies = 1, .counted = ""},
-    {"input_layernorm", NORMED, {"input_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d, input_norm,
-     .counted = OF_NORM},
-    {"q_a_proj", "self_attn.q_a_proj.output", {NORMED}, REFERENCE_LAYER, has_query_rank, wide_q_a, q_a,
-     .counted = OF_LINEAR},
-    {"q_a_layernorm", "self_attn.q_a_layernorm.output", {"self_attn.q_a_proj.output"}, REFERENCE_LAYER, has_query_rank,
-     wide_q_a, query_norm, .counted = OF_NORM},
-    {"q_b_proj", "self_attn.q_b_proj.output", {"self_attn.q_a_layernorm.output"}, REFERENCE_LAYER, has_query_rank,
-     wide_q, q_b, .counted = OF_LINEAR},
-    {"q_proj", "self_attn.q_proj.output", {NORMED}, REFERENCE_LAYER, lacks_query_rank, wide_q, q_alone,
-     .counted = OF_LINEAR},
-    {"kv_a_proj", KV_A, {NORMED}, REFERENCE_LAYER, NULL, wide_kv_a, kv_a, .counted = OF_LINEAR},
-    {"kv_a_layernorm", "self_attn.kv_a_layernorm.output", {KV_A}, REFERENCE_LAYER, NULL, wide_c, latent_norm,
-     .counted = OF_NORM},
-    {"rope-q", "self_attn.q_rope", {"self_attn.q_b_proj.output"}, REFERENCE_LAYER, has_query_rank, wide_hr,
-     rope_of_queries, .counted = "cosine and sine, and each product"},
-    {"rope-q", "self_attn.q_rope", {"self_attn.q_proj.output"}, REFERENCE_LAYER, lacks_query_rank, wide_hr,
-     rope_of_queries, .counted = "cosine and sine, and each product"},
-    {"rope-k", "self_attn.k_rope", {KV_A}, REFERENCE_LAYER, NULL, wide_r, rope_of_keys,
-     .counted = "cosine and sine, and each product"},
-    {"indexer-wk", INDEXER "wk.output", {NORMED}, IN_INDEXER(wide_index_k, wk), .counted = OF_LINEAR},
-    {"indexer-k_norm", INDEXER "k_norm.output", {INDEXER "wk.output"}, IN_INDEXER(wide_index_k, norm),
-     .counted = "the mean, the distance from it, the normalised row, its product, weights and bias"},
-    {"indexer-rope-k", INDEXER "k", {INDEXER "k_norm.output"}, IN_INDEXER(wide_index_k, rope_k),
-     .counted = "cosine and sine, and each product"},
-    {"indexer-wq_b", INDEXER "wq_b.output", {"self_attn.q_a_layernorm.output"}, IN_INDEXER(wide_index_q, wq_b),
-     .counted = OF_LINEAR},
-    {"indexer-weights_proj", INDEXER "weights_proj.output", {NORMED}, IN_INDEXER(wide_index_w, weights_proj), IN_ROUTER,
-     .counted = ""},
-    {"indexer-rope-q", INDEXER "q", {INDEXER "wq_b.output"}, IN_INDEXER(wide_index_q, rope_q),
-     .counted = "cosine and sine, and each product"},
-    {"indexer-weights", INDEXER "weights", {INDEXER "weights_proj.output", INDEXER "q"},
-     IN_INDEXER(wide_index_w, weights),
-     .counted = "the Hadamard transform, if it moves the scale of the codes; each product"},
-    {"indexer-scores", INDEXER "scores", {INDEXER "q", INDEXER "weights", INDEXER "k"}, IN_INDEXER(NULL, scores),
-     .all_rows = 2, .counted = OF_CODES "each product"},
-    {"indexer-kept", INDEXER "kept", {INDEXER "scores"}, IN_INDEXER(wide_index_kept, kept), .chooses = 1,
-     .counted = "each score"},
-    {"attention-scores", "self_attn.scores.H", {Q_OUT}, OF_HEAD(has_query_rank, head_scores), .counted = OF_SCORES},
-    {"attention-scores", "self_attn.scores.H", {QA_OUT}, OF_HEAD(lacks_query_rank, head_scores), .counted = OF_SCORES},
-    {"attention-probabilities", "self_attn.probabilities.H", {Q_OUT}, OF_HEAD(has_query_rank, head_probabilities),
-     .counted = OF_SCORES " and after it, the exponential, their sum, the quotient"},
-    {"attention-probabilities", "self_attn.probabilities.H", {QA_OUT}, OF_HEAD(lacks_query_rank, head_probabilities),
-     .counted = OF_SCORES " and after it, the exponential, their sum, the quotient"},
-    {"attention", "self_attn.o_proj.input", {Q_OUT}, REFERENCE_LAYER, has_query_rank, wide_hv, attention, .all_rows = 2,
-     .counted = OF_ATTENTION},
-    {"attention", "self_attn.o_proj.input", {QA_OUT}, REFERENCE_LAYER, lacks_query_rank, wide_hv, attention,
-     .all_rows = 2, .counted = OF_ATTENTION},
-    {"o_proj", "self_attn.o_proj.output", {"self_attn.o_proj.input"}, REFERENCE_LAYER, NULL, wide_d, o_proj,
-     .counted = OF_LINEAR},
-    {"residual", "post_attention_layernorm.input", {"input_layernorm.input", "self_attn.o_proj.output"},
-     REFERENCE_LAYER, NULL, wide_d, residual, .counted = "both terms"},
-    {"post_attention_layernorm", FFN_IN, {"post_attention_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d,
-     attention_norm, .counted = OF_NORM},
-    {"router-logits", "mlp.gate.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_e, ref_op_gate, IN_ROUTER,
-     .counted = ""},
-    {"router-scores", "mlp.gate.scores", {"mlp.gate.output"}, REFERENCE_LAYER, is_moe, wide_e, ref_op_scores, IN_ROUTER,
-     .counted = "the exponential, the sum, the quotient"},
-    {"router-choice", "mlp.gate.choice", {"mlp.gate.scores"}, REFERENCE_LAYER, is_biased, wide_e, ref_op_choice,
-     IN_ROUTER, .counted = "score and bias"},
-    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.choice"}, REFERENCE_LAYER, biased_and_grouped, wide_g,
-     ref_op_group_scores, IN_ROUTER, .counted = "both terms"},
-    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.scores"}, REFERENCE_LAYER, unbiased_and_grouped, wide_g,
-     ref_op_group_scores, IN_ROUTER, .counted = "both terms"},
-    {"router-groups", "mlp.gate.groups", {"mlp.gate.group_scores"}, REFERENCE_LAYER, is_grouped, wide_kept,
-     ref_op_groups, IN_ROUTER, .chooses = 1, .counted = "each group score"},
-    {"router-experts", "mlp.gate.experts", {"mlp.gate.choice", "mlp.gate.groups?"}, REFERENCE_LAYER, is_biased, wide_x,
-     ref_op_experts, IN_ROUTER, .chooses = 1, .counted = "each score plus bias"},
-    {"router-experts", "mlp.gate.experts", {"mlp.gate.scores", "mlp.gate.groups?"}, REFERENCE_LAYER, is_unbiased,
-     wide_x, ref_op_experts, IN_ROUTER, .chooses = 1, .counted = "each score"},
-    {"router-weights", "mlp.gate.weights", {"mlp.gate.scores", "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_x,
-     ref_op_weights, IN_ROUTER, .counted = "the score, the sum, the quotient, the factor"},
-    {"expert", "mlp.experts.E.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_d, ref_op_expert, .counted = OF_MLP},
-    {"chosen-experts", "mlp.experts", {FFN_IN, "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_xd,
-     ref_op_chosen_experts, .counted = OF_MLP},
-    {"shared-expert", "mlp.shared_experts.output", {FFN_IN}, REFERENCE_LAYER, has_shared, wide_d, ref_op_shared_expert,
-     .counted = OF_MLP},
-    {"sum-of-experts", "mlp.output", {"mlp.experts", "mlp.gate.weights", "mlp.shared_experts.output?"}, REFERENCE_LAYER,
-     is_moe, wide_d, ref_op_sum_of_experts,
-     .counted = "each weight, each expert's output, each product, each partial sum"},
-    {"mlp", "mlp.output", {FFN_IN}, REFERENCE_LAYER, is_dense, wide_d, ref_op_dense, .counted = OF_MLP},
-    {"residual", "output", {"post_attention_layernorm.input", "mlp.output"}, REFERENCE_LAYER, NULL, wide_d, residual,
-     .counted = "both terms"},
-    {"stream", "shared_head.norm.input", {"output"}, REFERENCE_MODULE, NULL, wide_d, copy, .copies = 1, .counted = ""},
-    {"shared_head-norm", "shared_head.norm.output", {"shared_head.norm.input"}, REFERENCE_MODULE, NULL, wide_d,
-     head_norm, .counted = OF_NORM},
-    {"shared_head-head", "shared_head.head.output", {"shared_head.norm.output"}, REFERENCE_MODULE, NULL, wide_v,
-     module_head, .counted = OF_LINEAR},
-    {"stream", "model.norm.input", {"<layer"}, REFERENCE_WHOLE, NULL, wide_d, copy, .copies = 1, .counted = ""},
-    {"norm", "model.norm.output", {"model.norm.input"}, REFERENCE_WHOLE, NULL, wide_d, final_norm, .counted = OF_NORM},
-    {"lm_head", "lm_head.output", {"model.norm.output"}, REFERENCE_WHOLE, NULL, wide_v, head, .counted = OF_LINEAR},
+    {"embedding", ROW(EMBEDDING), embedding, "", 0},
+    {"embedding", ROW(MODULE_EMBEDDING), embedding, "", 0},
+    {"enorm", ROW(ENORM), enorm, OF_NORM, 0},
+    {"hidden", ROW(HNORM_INPUT), copy, "", 0},
+    {"hnorm", ROW(HNORM), hnorm, OF_NORM, 0},
+    {"concat", ROW(EH_INPUT), concat, "", 0},
+    {"eh_proj", ROW(EH_PROJ), eh_proj, OF_LINEAR, 0},
+    {"stream", ROW(LAYER_INPUT), copy, "", 0},
+    {"input_layernorm", ROW(INPUT_NORM), input_norm, OF_NORM, 0},
+    {"q_a_proj", ROW(Q_A), q_a, OF_LINEAR, 0},
+    {"q_a_layernorm", ROW(Q_A_NORM), query_norm, OF_NORM, 0},
+    {"q_b_proj", ROW(Q_B), q_b, OF_LINEAR, 0},
+    {"q_proj", ROW(Q_PROJ), q_alone, OF_LINEAR, 0},
+    {"kv_a_proj", ROW(KV_A), kv_a, OF_LINEAR, 0},
+    {"kv_a_layernorm", ROW(LATENT), latent_norm, OF_NORM, 0},
+    {"rope-q", ROW(Q_ROPE), rope_of_queries, OF_ROPE, 0},
+    {"rope-k", ROW(K_ROPE), rope_of_keys, OF_ROPE, 0},
+    {"indexer-wk", ROW(INDEX_WK), ref_op_index_wk, OF_LINEAR, 0},
+    {"indexer-k_norm", ROW(INDEX_K_NORM), ref_op_index_norm,
+     "the mean, the distance from it, the normalised row, its product, weights and bias", 0},
+    {"indexer-rope-k", ROW(INDEX_K), ref_op_index_rope_k, OF_ROPE, 0},
+    {"indexer-wq_b", ROW(INDEX_WQ_B), ref_op_index_wq_b, OF_LINEAR, 0},
+    {"indexer-weights_proj", ROW(INDEX_WEIGHTS_PROJ), ref_op_index_weights_proj, "", 0},
+    {"indexer-rope-q", ROW(INDEX_Q), ref_op_index_rope_q, OF_ROPE, 0},
+    {"indexer-weights", ROW(INDEX_WEIGHTS), ref_op_index_weights,
+     "the Hadamard transform, if it moves the scale of the codes; each product", 0},
+    {"indexer-scores", ROW(INDEX_SCORES), ref_op_index_scores, OF_CODES "each product", 0},
+    {"indexer-kept", ROW(INDEX_KEPT), ref_op_index_kept, "each score", 0},
+    {"attention-scores", ROW(ATTENTION_SCORES), head_scores, OF_SCORES, 0},
+    {"attention-probabilities", ROW(ATTENTION_PROBABILITIES), head_probabilities,
+     OF_SCORES " and after it, the exponential, their sum, the quotient", 0},
+    {"attention", ROW(ATTENTION_HEADS), attention, OF_ATTENTION, 0},
+    {"o_proj", ROW(O_PROJ), o_proj, OF_LINEAR, 0},
+    {"residual", ROW(MIDDLE), residual, "both terms", 0},
+    {"post_attention_layernorm", ROW(POST_ATTENTION_NORM), attention_norm, OF_NORM, 0},
+    {"router-logits", ROW(ROUTER_LOGITS), ref_op_gate, "", 0},
+    {"router-scores", ROW(ROUTER_SCORES), ref_op_scores, "the exponential, the sum, the quotient", 0},
+    {"router-choice", ROW(ROUTER_CHOICE), ref_op_choice, "score and bias", 0},
+    {"router-group-scores", ROW(ROUTER_GROUP_SCORES), ref_op_group_scores, "both terms", 0},
+    {"router-groups", ROW(ROUTER_GROUPS), ref_op_groups, "each group score", 0},
+    {"router-experts", ROW(ROUTER_EXPERTS), ref_op_experts, "each score plus bias", ROUTER_CHOICE},
+    {"router-experts", ROW(ROUTER_EXPERTS), ref_op_experts, "each score", ROUTER_SCORES},
+    {"router-weights", ROW(ROUTER_WEIGHTS), ref_op_weights, "the score, the sum, the quotient, the factor", 0},
+    {"expert", ROW(EXPERT_OUTPUT), ref_op_expert, OF_MLP, 0},
+    {"chosen-experts", ROW(EXPERT_OUTPUTS), ref_op_chosen_experts, OF_MLP, 0},
+    {"shared-expert", ROW(SHARED_EXPERTS), ref_op_shared_expert, OF_MLP, 0},
+    {"sum-of-experts", ROW(MLP_OUTPUT), ref_op_sum_of_experts,
+     "each weight, each expert's output, each product, each partial sum", EXPERT_OUTPUTS},
+    {"mlp", ROW(MLP_OUTPUT), ref_op_dense, OF_MLP, POST_ATTENTION_NORM},
+    {"residual", ROW(LAYER_OUTPUT), residual, "both terms", 0},
+    {"stream", ROW(MODULE_NORM_INPUT), copy, "", 0},
+    {"shared_head-norm", ROW(MODULE_NORM), head_norm, OF_NORM, 0},
+    {"shared_head-head", ROW(MODULE_LOGITS), module_head, OF_LINEAR, 0},
+    {"stream", ROW(FINAL_NORM_INPUT), copy, "", 0},
+    {"norm", ROW(FINAL_NORM), final_norm, OF_NORM, 0},
+    {"lm_head", ROW(LOGITS), head, OF_LINEAR, 0},
 };
 
 const struct reference_operator *reference_operator_at(size_t i)
@@ -474,6 +379,7 @@ void reference_compute(struct reference_bench *b, struct reference_call *k)
 {
     const struct reference *r = b->r;
     int L = r->config.num_hidden_layers, modules = r->config.num_nextn_predict_layers;
+    size_t width = k->op->row->width ? k->op->row->width(&r->config) : (size_t)k->S;
     k->run = &b->run;
     k->module = k->layer >= L ? &r->mtp[(k->layer - L) % modules] : NULL;
     k->w = k->module ? &k->module->layer : k->layer >= 0 ? &r->layers[k->layer] : NULL;
@@ -482,7 +388,6 @@ void reference_compute(struct reference_bench *b, struct reference_call *k)
     b->run.layer = k->layer;
     b->run.result = "down"; /* the last value of an MLP; other operators pass no result to ref_value */
     if (k->slack)
-        memset(k->slack, 0,
-               (size_t)k->S * (k->op->width ? k->op->width(&r->config, k->layer) : (size_t)k->S) * sizeof *k->slack);
+        memset(k->slack, 0, (size_t)k->S * width * sizeof *k->slack);
     k->op->compute(k);
 }

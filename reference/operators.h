@@ -16,34 +16,23 @@
 
 #include <stddef.h>
 
+#include "engine/model/values.h"
 #include "reference/reference.h"
 
-#define REFERENCE_INPUTS 5
-
-enum reference_place { REFERENCE_WHOLE, REFERENCE_LAYER, REFERENCE_MODULE }; /* outside of layers; in each layer; in MTP
-                                                                                layers only */
+#define REFERENCE_INPUTS VALUE_INPUTS
 
 struct reference_call;
 
+/* What is computed is a row of the table of values: its name, inputs, width, and in which layers it exists
+ * (engine/model/values.h). E in a name stands for the number of an expert, and H for that of a head. The input
+ * EXPERT_OUTPUTS has the outputs of the chosen experts, [X, D] per row. */
 struct reference_operator {
-    const char *name, *output;
-    /* The names of the inputs. E stands for the number of an expert, and H for that of a head. A name of a layer stands
-     * for the value of the same layer. If a name ends in '?', models that do not compute this value do not have the
-     * input. Special names: "tokens"; "<layer" for the input of the layer; "<hidden" for the hidden states that an MTP
-     * module reads; "<kept" for the positions to which a row attends in sparse attention; "mlp.experts" for the outputs
-     * of the chosen experts, [X, D] per row. */
-    const char *inputs[REFERENCE_INPUTS];
-    enum reference_place place;
-    int (*exists)(const struct config *c, int layer); /* NULL: it exists in all layers */
-    size_t (*width)(const struct config *c, int layer); /* NULL: one number for each row of the call; later rows are
-                                                           masked */
+    const char *name;
+    const struct value_row *row; /* of value_table: the result */
     void (*compute)(struct reference_call *call);
-    int copies;          /* whether the result is a copy of inputs */
-    int of_router;       /* whether it is a part of the router, which engines compute in f32 */
-    int chooses;         /* whether the result is a set of integers: those with the largest numbers of the first
-                            input */
-    int all_rows;        /* 0, or k: a row also depends on all earlier rows of input k and of the inputs after it */
     const char *counted; /* the roundings that the bound counts, besides the one of the result */
+    enum pass_value first; /* of two operators with the same result, each computes it where this is its first input; 0:
+                              there is one operator */
 };
 
 /* The table of all operators, in the order of computation. Returns NULL if there is no operator i. */
@@ -53,6 +42,11 @@ const struct reference_operator *reference_operator_at(size_t i);
  * head. *expert is -1 for other names. NULL: no operator computes such a value in this model. */
 const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer,
                                                        int *expert);
+/* Writes the names of the sources of input i, for example "mlp.gate.choice | mlp.gate.scores": the first counts that a
+ * model has. "NAME?": a model may have none. Special names: "tokens"; "<layer" for the input of the layer; "<hidden"
+ * for the hidden states that an MTP module reads; "<kept" for the positions to which a row attends in sparse attention.
+ * Returns 0 if the operator has no input i. */
+int reference_operator_sources(const struct reference_operator *o, size_t i, char text[128]);
 /* Writes the complete name of input i. Returns 0 if this model has no such input in this layer. *depth: the MTP depth
  * of the input, -1 for the target. */
 int reference_operator_input(const struct reference *r, const struct reference_operator *o, int i, int layer,

@@ -1,4 +1,4 @@
-/* tools/cli/naming.c -- a table of Verbatim's names and the names of other engines.
+/* tools/cli/naming.c -- the names of other engines for Verbatim's values.
  *
  * Sources of the names (read, not copied):
  *   hf         transformers 5.23: the module paths are also Verbatim's names; for MTP, see MtpModel
@@ -16,103 +16,90 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum system { HF, LLAMA, MEGATRON, SGLANG, VLLM, SYSTEMS };
-/* WHOLE: a complete name; LAYER: a name below a layer; MODULE: a name of an MTP layer outside of its decoder layer */
-enum scope { WHOLE, LAYER, MODULE };
+#include "engine/model/values.h"
 
+enum system { HF, LLAMA, MEGATRON, SGLANG, VLLM, SYSTEMS };
+
+#define OURS "=" /* the engine uses Verbatim's name */
 /* The engine uses Verbatim's name for another value. vLLM and SGLang add the residual inside of the next norm, so the
  * value that their hooks see under such a name is not the residual stream. */
 #define OTHER "!"
-#define SAME(name) {name, NULL, NULL, name, name}
 
-/* The table is in the order of computation. NULL: the engine has no name for the value, or the name is not unique. */
+/* Verbatim's names, and their order, are those of engine/model/values.h. NULL: the engine has no name for the value, or
+ * the name is not unique. */
 static const struct naming_entry {
-    enum scope scope;
-    const char *ours, *theirs[SYSTEMS];
+    enum pass_value value;
+    const char *theirs[SYSTEMS];
 } table[] = {
-    {WHOLE, "model.embed_tokens.output",
-     {"model.embed_tokens.output", "inp_embd", "embedding.word_embeddings.output", "model.embed_tokens.output",
-      "model.embed_tokens.output"}},
-    {MODULE, "embed_tokens.output", {NULL, NULL, NULL, NULL, NULL}},
-    {MODULE, "enorm.output", {"enorm.output", NULL, "enorm.output", "enorm.output", "enorm.output"}},
-    {MODULE, "hnorm.input", {"hnorm.input", NULL, "hnorm.input", "hnorm.input", "hnorm.input"}},
-    {MODULE, "hnorm.output", {"hnorm.output", NULL, "hnorm.output", "hnorm.output", "hnorm.output"}},
-    {MODULE, "eh_proj.input", {"eh_proj.input", NULL, "eh_proj.input", "eh_proj.input", "eh_proj.input"}},
-    {MODULE, "eh_proj.output", {"eh_proj.output", NULL, "eh_proj.output", "eh_proj.output", "eh_proj.output"}},
-    {LAYER, "input_layernorm.input", {"input_layernorm.input", NULL, "input_layernorm.input", OTHER, OTHER}},
-    {LAYER, "input_layernorm.output",
-     {"input_layernorm.output", "attn_norm", "input_layernorm.output", "input_layernorm.output",
-      "input_layernorm.output"}},
-    {LAYER, "self_attn.q_a_proj.output+self_attn.kv_a_proj_with_mqa.output",
-     {NULL, NULL, NULL, "self_attn.fused_qkv_a_proj_with_mqa.output", "self_attn.fused_qkv_a_proj.output"}},
-    {LAYER, "self_attn.q_a_proj.output",
-     {"self_attn.q_a_proj.output", NULL, "self_attention.linear_q_down_proj.output", NULL, NULL}},
-    {LAYER, "self_attn.q_a_layernorm.output",
-     {"self_attn.q_a_layernorm.output", "qr", "self_attention.q_layernorm.output", "self_attn.q_a_layernorm.output",
-      "self_attn.q_a_layernorm.output"}},
-    {LAYER, "self_attn.q_b_proj.output",
-     {"self_attn.q_b_proj.output", "q", "self_attention.linear_q_up_proj.output", "self_attn.q_b_proj.output",
-      "self_attn.q_b_proj.output"}},
-    {LAYER, "self_attn.q_proj.output",
-     {"self_attn.q_proj.output", "q", "self_attention.linear_q_proj.output", "self_attn.q_proj.output",
-      "self_attn.q_proj.output"}},
-    {LAYER, "self_attn.kv_a_proj_with_mqa.output",
-     {"self_attn.kv_a_proj_with_mqa.output", "kv_cmpr_pe", "self_attention.linear_kv_down_proj.output",
-      "self_attn.kv_a_proj_with_mqa.output", "self_attn.kv_a_proj_with_mqa.output"}},
-    {LAYER, "self_attn.k_proj.output", {"self_attn.k_proj.output", "Kcur", NULL, NULL, NULL}},
-    {LAYER, "self_attn.v_proj.output", {"self_attn.v_proj.output", "Vcur", NULL, NULL, NULL}},
-    {LAYER, "self_attn.q_rope", {NULL, "q_pe", NULL, NULL, NULL}},
-    {LAYER, "self_attn.kv_a_layernorm.output",
-     {"self_attn.kv_a_layernorm.output", "kv_cmpr", "self_attention.kv_layernorm.output",
-      "self_attn.kv_a_layernorm.output", "self_attn.kv_a_layernorm.output"}},
-    {LAYER, "self_attn.k_rope", {NULL, "k_pe", NULL, NULL, NULL}},
-    {LAYER, "self_attn.indexer.wk.output", SAME("self_attn.indexer.wk.output")},
-    {LAYER, "self_attn.indexer.k_norm.output", SAME("self_attn.indexer.k_norm.output")},
-    {LAYER, "self_attn.indexer.k", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "self_attn.indexer.wq_b.output", SAME("self_attn.indexer.wq_b.output")},
-    {LAYER, "self_attn.indexer.weights_proj.output", SAME("self_attn.indexer.weights_proj.output")},
-    {LAYER, "self_attn.indexer.q", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "self_attn.indexer.weights", {NULL, "indexer_weights", NULL, NULL, NULL}},
-    {LAYER, "self_attn.indexer.scores", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "self_attn.indexer.kept", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "self_attn.indexer.margin", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "self_attn.o_proj.input",
-     {"self_attn.o_proj.input", "kqv_out", "self_attention.linear_proj.input", "self_attn.o_proj.input",
-      "self_attn.o_proj.input"}},
-    {LAYER, "self_attn.o_proj.output",
-     {"self_attn.o_proj.output", NULL, "self_attention.linear_proj.output", "self_attn.o_proj.output",
-      "self_attn.o_proj.output"}},
-    {LAYER, "post_attention_layernorm.input",
-     {"post_attention_layernorm.input", "ffn_inp", "pre_mlp_layernorm.input", OTHER, OTHER}},
-    {LAYER, "post_attention_layernorm.output",
-     {"post_attention_layernorm.output", "ffn_norm", "pre_mlp_layernorm.output", "post_attention_layernorm.output",
-      "post_attention_layernorm.output"}},
-    {LAYER, "mlp.gate.output", {"mlp.gate.output", "ffn_moe_logits", NULL, "mlp.gate.output", "mlp.gate.output"}},
-    {LAYER, "mlp.gate.scores", {NULL, "ffn_moe_probs", NULL, NULL, NULL}},
-    {LAYER, "mlp.gate.choice", {NULL, "ffn_moe_probs_biased", NULL, NULL, NULL}},
-    {LAYER, "mlp.gate.group_scores", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "mlp.gate.groups", {NULL, "ffn_moe_group_topk", NULL, NULL, NULL}},
-    {LAYER, "mlp.gate.experts", {NULL, "ffn_moe_topk", NULL, NULL, NULL}},
-    {LAYER, "mlp.gate.weights", {NULL, "ffn_moe_weights_scaled", NULL, NULL, NULL}},
-    {LAYER, "mlp.shared_experts.output", SAME("mlp.shared_experts.output")},
-    {LAYER, "mlp.output", {"mlp.output", "ffn_out", "mlp.output", "mlp.output", "mlp.output"}},
-    {LAYER, "output", {"output", "l_out", "output", OTHER, OTHER}},
-    {MODULE, "shared_head.norm.input",
-     {"post_norm.input", NULL, "final_layernorm.input", OTHER, "shared_head.norm.input"}},
-    {MODULE, "shared_head.norm.output",
-     {"post_norm.output", NULL, "final_layernorm.output", "shared_head.norm.output", "shared_head.norm.output"}},
-    {MODULE, "shared_head.head.output", {NULL, NULL, NULL, NULL, NULL}},
-    {WHOLE, "model.norm.input", {"model.norm.input", NULL, "decoder.final_layernorm.input", OTHER, OTHER}},
-    {WHOLE, "model.norm.output",
-     {"model.norm.output", "result_norm", "decoder.final_layernorm.output", "model.norm.output", "model.norm.output"}},
-    {WHOLE, "lm_head.output",
-     {"lm_head.output", "result_output", "output_layer.output", "lm_head.output", "lm_head.output"}},
-    {WHOLE, "model.embed_tokens.output", {NULL, "embd", NULL, NULL, NULL}}, /* llama.cpp since 2026 */
+    {EMBEDDING, {OURS, "inp_embd", "embedding.word_embeddings.output", OURS, OURS}},
+    {ENORM, {OURS, NULL, OURS, OURS, OURS}},
+    {HNORM_INPUT, {OURS, NULL, OURS, OURS, OURS}},
+    {HNORM, {OURS, NULL, OURS, OURS, OURS}},
+    {EH_INPUT, {OURS, NULL, OURS, OURS, OURS}},
+    {EH_PROJ, {OURS, NULL, OURS, OURS, OURS}},
+    {LAYER_INPUT, {OURS, NULL, OURS, OTHER, OTHER}},
+    {INPUT_NORM, {OURS, "attn_norm", OURS, OURS, OURS}},
+    {Q_A, {OURS, NULL, "self_attention.linear_q_down_proj.output", NULL, NULL}},
+    {Q_A_NORM, {OURS, "qr", "self_attention.q_layernorm.output", OURS, OURS}},
+    {Q_B, {OURS, "q", "self_attention.linear_q_up_proj.output", OURS, OURS}},
+    {Q_PROJ, {OURS, "q", "self_attention.linear_q_proj.output", OURS, OURS}},
+    {KV_A, {OURS, "kv_cmpr_pe", "self_attention.linear_kv_down_proj.output", OURS, OURS}},
+    {K_PROJ, {OURS, "Kcur", NULL, NULL, NULL}},
+    {V_PROJ, {OURS, "Vcur", NULL, NULL, NULL}},
+    {Q_ROPE, {NULL, "q_pe", NULL, NULL, NULL}},
+    {LATENT, {OURS, "kv_cmpr", "self_attention.kv_layernorm.output", OURS, OURS}},
+    {K_ROPE, {NULL, "k_pe", NULL, NULL, NULL}},
+    {INDEX_WK, {OURS, NULL, NULL, OURS, OURS}},
+    {INDEX_K_NORM, {OURS, NULL, NULL, OURS, OURS}},
+    {INDEX_WQ_B, {OURS, NULL, NULL, OURS, OURS}},
+    {INDEX_WEIGHTS_PROJ, {OURS, NULL, NULL, OURS, OURS}},
+    {INDEX_WEIGHTS, {NULL, "indexer_weights", NULL, NULL, NULL}},
+    {ATTENTION_HEADS, {OURS, "kqv_out", "self_attention.linear_proj.input", OURS, OURS}},
+    {O_PROJ, {OURS, NULL, "self_attention.linear_proj.output", OURS, OURS}},
+    {MIDDLE, {OURS, "ffn_inp", "pre_mlp_layernorm.input", OTHER, OTHER}},
+    {POST_ATTENTION_NORM, {OURS, "ffn_norm", "pre_mlp_layernorm.output", OURS, OURS}},
+    {ROUTER_LOGITS, {OURS, "ffn_moe_logits", NULL, OURS, OURS}},
+    {ROUTER_SCORES, {NULL, "ffn_moe_probs", NULL, NULL, NULL}},
+    {ROUTER_CHOICE, {NULL, "ffn_moe_probs_biased", NULL, NULL, NULL}},
+    {ROUTER_GROUPS, {NULL, "ffn_moe_group_topk", NULL, NULL, NULL}},
+    {ROUTER_EXPERTS, {NULL, "ffn_moe_topk", NULL, NULL, NULL}},
+    {ROUTER_WEIGHTS, {NULL, "ffn_moe_weights_scaled", NULL, NULL, NULL}},
+    {SHARED_EXPERTS, {OURS, NULL, NULL, OURS, OURS}},
+    {MLP_OUTPUT, {OURS, "ffn_out", OURS, OURS, OURS}},
+    {LAYER_OUTPUT, {OURS, "l_out", OURS, OTHER, OTHER}},
+    {MODULE_NORM_INPUT, {"post_norm.input", NULL, "final_layernorm.input", OTHER, OURS}},
+    {MODULE_NORM, {"post_norm.output", NULL, "final_layernorm.output", OURS, OURS}},
+    {FINAL_NORM_INPUT, {OURS, NULL, "decoder.final_layernorm.input", OTHER, OTHER}},
+    {FINAL_NORM, {OURS, "result_norm", "decoder.final_layernorm.output", OURS, OURS}},
+    {LOGITS, {OURS, "result_output", "output_layer.output", OURS, OURS}},
+    {EMBEDDING, {NULL, "embd", NULL, NULL, NULL}}, /* llama.cpp since 2026 */
     /* the names in golden/truth and in the output of `verbatim logits` */
-    {WHOLE, "model.norm.output", {"hidden", "hidden", "hidden", "hidden", "hidden"}},
-    {WHOLE, "lm_head.output", {"logits", "logits", "logits", "logits", "logits"}},
+    {FINAL_NORM, {"hidden", "hidden", "hidden", "hidden", "hidden"}},
+    {LOGITS, {"logits", "logits", "logits", "logits", "logits"}},
 };
 #define ENTRIES (sizeof table / sizeof *table)
+
+/* Q_A and KV_A by one projection; the columns of Q_A come first */
+static const char *const fused[SYSTEMS] = {[SGLANG] = "self_attn.fused_qkv_a_proj_with_mqa.output",
+                                           [VLLM] = "self_attn.fused_qkv_a_proj.output"};
+
+static const char *ours_of(const struct naming_entry *e) { return value_table[e->value].name; }
+static enum value_place place_of(const struct naming_entry *e) { return value_table[e->value].place; }
+static int is_other(const char *theirs) { return !strcmp(theirs, OTHER); }
+
+/* The engine's name, or OTHER, or NULL */
+static const char *theirs_of(const struct naming_entry *e, int system)
+{
+    return e->theirs[system] && !strcmp(e->theirs[system], OURS) ? ours_of(e) : e->theirs[system];
+}
+
+/* Returns the value of a pass with this name in its layer; NO_VALUE if its names have the number of a head or expert,
+ * or if no dump has it (the outputs of all experts). */
+static enum pass_value value_of(const char *rest)
+{
+    enum pass_value v = value_named(rest);
+    return v == NO_VALUE || v == EXPERT_OUTPUTS || strpbrk(value_table[v].name, "EH") ? NO_VALUE : v;
+}
 
 /* The text before the names of a layer. %L: the number of the layer. %K: the number of the MTP module, from 0. %0:
  * stands for no number; the engine has one module only. */
@@ -174,13 +161,14 @@ void naming_to(const struct naming *n, const char *ours, int layers, char out[NA
     snprintf(out, NAMING_ROOM, "%s", ours);
     for (size_t i = 0; i < ENTRIES; i++) {
         const struct naming_entry *e = &table[i];
-        const char *theirs = e->theirs[system];
-        if (!theirs || !strcmp(theirs, OTHER) || strcmp(rest, e->ours) || (e->scope == WHOLE) != (layer < 0) ||
-            (e->scope == MODULE && !module))
+        const char *theirs = theirs_of(e, system);
+        enum value_place place = place_of(e);
+        if (!theirs || is_other(theirs) || strcmp(rest, ours_of(e)) || (place == OF_PASS) != (layer < 0) ||
+            (place == OF_MODULE && !module))
             continue;
-        if (e->scope == WHOLE)
+        if (place == OF_PASS)
             snprintf(out, NAMING_ROOM, "%s", theirs);
-        else if (write_prefix(number, e->scope == MODULE ? n->module : module ? n->block : n->layer, layer, layers))
+        else if (write_prefix(number, place == OF_MODULE ? n->module : module ? n->block : n->layer, layer, layers))
             snprintf(out, NAMING_ROOM, "%.150s%.150s", system == LLAMA ? theirs : number,
                      system == LLAMA ? number : theirs);
         return;
@@ -207,29 +195,20 @@ static const char *read_prefix(const char *pattern, const char *theirs, int laye
     return end + strlen(after);
 }
 
-static void join(char out[NAMING_ROOM], int layer, const char *ours)
-{
-    const char *plus = strchr(ours, '+');
-    if (plus)
-        snprintf(out, NAMING_ROOM, "model.layers.%d.%.*s+model.layers.%d.%s", layer, (int)(plus - ours), ours, layer,
-                 plus + 1);
-    else
-        snprintf(out, NAMING_ROOM, "model.layers.%d.%s", layer, ours);
-}
-
 int naming_from(const struct naming *n, const char *theirs, int layers, char out[NAMING_ROOM])
 {
     const char *prefixes[] = {n->block, n->module, n->layer, n->older[0], n->older[1]}, *dash = strrchr(theirs, '-'),
                *rest;
-    enum scope scopes[] = {LAYER, MODULE, LAYER, LAYER, LAYER};
+    enum value_place places[] = {OF_LAYER, OF_MODULE, OF_LAYER, OF_LAYER, OF_LAYER};
     int system = (int)(n - systems), layer;
     char stem[NAMING_ROOM];
     for (size_t i = 0; i < ENTRIES; i++) {
-        const char *whole = table[i].scope == WHOLE ? table[i].theirs[system] : NULL;
-        int other = whole && !strcmp(whole, OTHER);
-        if (!whole || strcmp(theirs, other ? table[i].ours : whole))
+        const struct naming_entry *e = &table[i];
+        const char *whole = place_of(e) == OF_PASS ? theirs_of(e, system) : NULL, *ours = ours_of(e);
+        int other = whole && is_other(whole);
+        if (!whole || strcmp(theirs, other ? ours : whole))
             continue;
-        snprintf(out, NAMING_ROOM, other ? "%.250s (of another value)" : "%.250s", table[i].ours);
+        snprintf(out, NAMING_ROOM, other ? "%.250s (of another value)" : "%.250s", ours);
         return 1;
     }
     for (size_t p = 0; p < 5 && prefixes[p]; p++) {
@@ -243,17 +222,22 @@ int naming_from(const struct naming *n, const char *theirs, int layers, char out
         }
         for (size_t i = 0; i < ENTRIES && rest; i++) {
             const struct naming_entry *e = &table[i];
-            const char *theirs_here = e->theirs[system];
-            if (e->scope != scopes[p] || !theirs_here)
+            const char *theirs_here = theirs_of(e, system);
+            if (place_of(e) != places[p] || !theirs_here)
                 continue;
-            if (!strcmp(theirs_here, OTHER) && !strcmp(rest, e->ours)) {
+            if (is_other(theirs_here) && !strcmp(rest, ours_of(e))) {
                 snprintf(out, NAMING_ROOM, "%.250s (of another value)", theirs);
                 return 1;
             }
             if (!strcmp(rest, theirs_here)) {
-                join(out, layer, e->ours);
+                snprintf(out, NAMING_ROOM, "model.layers.%d.%s", layer, ours_of(e));
                 return 1;
             }
+        }
+        if (rest && places[p] == OF_LAYER && fused[system] && !strcmp(rest, fused[system])) {
+            snprintf(out, NAMING_ROOM, "model.layers.%d.%s+model.layers.%d.%s", layer, value_table[Q_A].name, layer,
+                     value_table[KV_A].name);
+            return 1;
         }
     }
     snprintf(out, NAMING_ROOM, "%.300s", theirs);
@@ -264,21 +248,13 @@ int naming_place(const char *ours, int *step, int *last)
 {
     const char *rest;
     int layer = layer_of(ours, &rest);
-    *last = 0;
-    *step = ENTRIES;
-    for (size_t i = ENTRIES; i-- > 0;)
-        if (!strcmp(rest, table[i].ours))
-            *step = (int)i;
-    if (*step < (int)ENTRIES && table[*step].scope == WHOLE)
-        *last = *step > 0;
+    enum pass_value v = value_of(rest);
     if (!strncmp(rest, "mlp.experts.", 12)) /* experts are computed after the router and before the shared expert */
-        for (size_t i = 0; i < ENTRIES; i++)
-            if (!strcmp(table[i].ours, "mlp.gate.weights"))
-                *step = (int)i;
-    if (*step == (int)ENTRIES && naming_of_context(ours))
-        for (size_t i = 0; i < ENTRIES; i++)
-            if (!strcmp(table[i].ours, "self_attn.indexer.margin"))
-                *step = (int)i;
+        v = ROUTER_WEIGHTS;
+    else if (v == NO_VALUE && naming_of_context(ours))
+        v = INDEX_MARGIN;
+    *last = v < VALUES && v != EMBEDDING && value_table[v].place == OF_PASS;
+    *step = (int)v;
     return layer;
 }
 
@@ -293,9 +269,9 @@ int naming_is_ours(const char *name)
     static const char experts[] = "mlp.experts.";
     const char *rest, *after;
     int layer = layer_of(name, &rest);
-    for (size_t i = 0; i < ENTRIES; i++)
-        if (!strcmp(rest, table[i].ours) && (table[i].scope == WHOLE) == (layer < 0))
-            return 1;
+    enum pass_value v = value_of(rest);
+    if (v != NO_VALUE && (value_table[v].place == OF_PASS) == (layer < 0))
+        return 1;
     if (layer < 0 || strncmp(rest, experts, sizeof experts - 1))
         return layer >= 0 && naming_of_context(name);
     after = rest + sizeof experts - 1;

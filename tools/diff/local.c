@@ -78,7 +78,7 @@ static void find_ties(struct judge *j, int depth)
 /* An operator of one expert computes only the rows that chose it. NULL: all rows. */
 static const unsigned char *rows_of_expert(const struct judge *j)
 {
-    return j->call.expert >= 0 && j->op->width ? j->present : NULL;
+    return j->call.expert >= 0 && j->op->row->width ? j->present : NULL;
 }
 
 static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
@@ -90,7 +90,7 @@ static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
     int found = local_inputs(j->v, 1, j->op, k.layer, &k, present, NULL);
     k.slack = NULL;
     k.absorbed = seed % 2 == 0;
-    if (found && j->op->chooses) {
+    if (found && j->op->row->integers) {
         for (size_t i = 0; i < j->v->rows * k.in_width[0]; i++) {
             double moved = fabs(k.in[0][i] - j->call.in[0][i]);
             j->moved[i] = moved > j->moved[i] ? moved : j->moved[i]; /* NaN, of masked scores, is not */
@@ -173,9 +173,9 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
     struct local_result *r = j->result;
     double *x = j->dump + row * j->stride, *y = j->call.out + row * width, largest = 0, rms = 0, errors = 0;
     /* tokens up to the row's own */
-    size_t first = local_base(j->v, j->s->depth), count = j->op->width ? width : row - first + 1;
+    size_t first = local_base(j->v, j->s->depth), count = j->op->row->width ? width : row - first + 1;
     int wrong = 0;
-    for (size_t t = count; t < j->stride && !j->op->width && !wrong; t++)
+    for (size_t t = count; t < j->stride && !j->op->row->width && !wrong; t++)
         wrong = !is_masked(j, row, t, first, "comes later");
     for (size_t i = 0; i < count; i++) {
         int is_kept = y[i] != -INFINITY; /* an indexer does not keep the other tokens */
@@ -187,7 +187,7 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
         qsort(y, width, sizeof *y, diff_by_number);
     }
     for (size_t i = 0; i < count; i++) {
-        if (!j->op->width && y[i] == -INFINITY) {
+        if (!j->op->row->width && y[i] == -INFINITY) {
             wrong |= !is_masked(j, row, i, first, "is not kept by the indexer");
             continue;
         }
@@ -208,7 +208,7 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
         if (far > 0 && r->verdict < ROUNDING)
             r->verdict = diff_round(j->s->dtype, y[i]) == x[i] ? r->verdict : ROUNDING;
     }
-    if (!j->op->width && count < LOCAL_NUMBERS) /* a few runs measure sigma of a few numbers too roughly for a mean
+    if (!j->op->row->width && count < LOCAL_NUMBERS) /* a few runs measure sigma of a few numbers too roughly for a mean
                                                    square */
         errors = 0;
     if (errors > LOCAL_ROW * LOCAL_ROW && !wrong) {
@@ -334,7 +334,7 @@ static void judge_rows(struct judge *j, size_t width)
             r->rows++;
             if (is_kept(j))
                 judge_kept(j, row, width);
-            else if (j->op->chooses)
+            else if (j->op->row->integers)
                 judge_choice(j, row, width);
             else
                 judge_numbers(j, row, width);
@@ -362,14 +362,14 @@ static void open_bias(struct judge *j, size_t width)
         heads |= !strcmp(j->op->name, with_heads[i]);
     if (j->result->bias)
         local_bias_sequence(j->result->bias);
-    if (j->op->chooses || !j->op->width || j->groups || j->result->bias || j->reader)
+    if (j->op->row->integers || !j->op->row->width || j->groups || j->result->bias || j->reader)
         return;
     if (heads)
         shape.parts = (size_t)(strncmp(j->op->name, "indexer-", 8) ? reference_config(j->v->r)->num_attention_heads
                                                                    : reference_config(j->v->r)->index_n_heads);
     shape.turns = strstr(j->op->name, "rope-") != NULL;
     shape.of_row = (double)j->call.terms / 16 * 0x1p-48;
-    if (j->op->of_router || !strcmp(j->op->name, "sum-of-experts"))
+    if (j->op->row->of_router || !strcmp(j->op->name, "sum-of-experts"))
         shape.of_row += j->call.unit * j->call.unit / 3;
     shape.of_all = 0x1p-48;
     j->result->bias = local_bias_open(&shape);
@@ -459,14 +459,15 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     if (!j->op || !s->count || (j->reader && !j->reader->wants(j->op->name)))
         return;
     size_t width = local_width(j->v, j->op, layer), n = j->v->rows * width;
-    if ((s->width != width && j->op->width && !is_kept(j)) || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
+    if ((s->width != width && j->op->row->width && !is_kept(j)) ||
+        (s->dtype == DIFF_INTEGERS) != j->op->row->integers) {
         not_judged(r, "it is %s, which is no shape of this model", s->shape);
         r->verdict = STRUCTURAL;
         return;
     }
-    j->unit = j->op->chooses ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
+    j->unit = j->op->row->integers ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
     j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .ranks = j->v->ranks,
-                                      .unit = j->op->of_router ? j->unit : j->v->arithmetic};
+                                      .unit = j->op->row->of_router ? j->unit : j->v->arithmetic};
     j->last = cli_must(calloc(width + 1, sizeof *j->last));
     j->squares = cli_must(calloc(n + 1, sizeof *j->squares));
     j->call.out = cli_must(calloc(n + 1, sizeof *j->call.out));

@@ -24,7 +24,8 @@ size_t local_base(const struct local_values *v, int depth)
 size_t local_width(const struct local_values *v, const struct reference_operator *op, int layer)
 {
     int L = config_of(v)->num_hidden_layers;
-    return op->width ? op->width(config_of(v), layer) : v->rows - local_base(v, layer >= L ? layer - L : -1);
+    return op->row->width ? op->row->width(config_of(v))
+                          : v->rows - local_base(v, layer >= L ? layer - L : -1);
 }
 
 /* As in ref_mtp_rows in reference/model.c. */
@@ -249,9 +250,9 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
                  struct reference_call *call, unsigned char *present, char *merged)
 {
     char name[128];
-    int depth, own = layer >= config_of(v)->num_hidden_layers ? layer - config_of(v)->num_hidden_layers : -1;
+    int L = config_of(v)->num_hidden_layers, own = layer >= L ? layer - L : -1, all_rows = op->row->all_rows, depth;
     unsigned char *earlier = cli_must(malloc(v->rows + 1)); /* the rows of which all earlier rows have the inputs that
-                                                               op->all_rows names */
+                                                               `all_rows` names */
     memset(earlier, 1, v->rows);
     /* the hidden state of the phantom row is zeros; with module-hidden=target, that of row i of depth `own` is token i
      * + own's */
@@ -261,11 +262,11 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
     memset(present, 0, local_base(v, own));
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         call->in[i] = NULL;
-    for (int i = 0; i < REFERENCE_INPUTS && op->inputs[i]; i++) {
+    for (int i = 0; i < REFERENCE_INPUTS; i++) {
         if (!reference_operator_input(v->r, op, i, layer, &v->conventions, name, &depth))
             continue;
         const struct local_value *in = local_value(v, noisy, name, depth, layer);
-        int is_kept = !strcmp(op->inputs[i], "<kept");
+        int is_kept = op->row->inputs[i].from[0] == KEPT_TOKENS;
         size_t all = is_kept ? local_base(v, own) + (size_t)config_of(v)->index_topk : 0; /* rows before it attend to
                                                                                              all rows */
         for (size_t s = all; s < v->rows && is_kept && !in; s++)
@@ -285,7 +286,7 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
         call->in_width[i] = in->width;
         for (size_t s = 0; s < v->rows; s++)
             present[s] &= (s + shift < v->rows && in->present[s + shift]) || s < hidden;
-        for (size_t s = local_base(v, own); s < v->rows && op->all_rows && i >= op->all_rows && !is_kept; s++)
+        for (size_t s = local_base(v, own); s < v->rows && all_rows && i >= all_rows && !is_kept; s++)
             earlier[s] &= in->present[s] && (s == local_base(v, own) || earlier[s - 1]);
         if (merged && in->merged)
             join(merged, in->merged);
@@ -357,7 +358,7 @@ static void round_at_random(struct local_values *v, const struct reference_call 
 static int is_near(const struct local_values *v, const struct reference_operator *op, int layer, int asking)
 {
     int L = config_of(v)->num_hidden_layers;
-    if (op->copies || !strcmp(op->name, "residual") || !strcmp(op->name, "embedding") || layer < 0)
+    if (op->row->is_copy || !strcmp(op->name, "residual") || !strcmp(op->name, "embedding") || layer < 0)
         return 1;
     return layer >= (asking < 0 ? L : asking) - 1;
 }
@@ -404,7 +405,7 @@ const struct local_value *local_value(struct local_values *v, int noisy, const c
     call.out = cli_must(calloc(v->rows * width + 1, sizeof *call.out));
     call.slack = cli_must(calloc(v->rows * width + 1, sizeof *call.slack));
     local_compute(v, &call, depth, NULL);
-    if (noisy && !op->copies && !op->chooses)
+    if (noisy && !op->row->is_copy && !op->row->integers)
         round_at_random(v, &call, width);
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         free((void *)(uintptr_t)call.in[i]);
@@ -414,7 +415,7 @@ const struct local_value *local_value(struct local_values *v, int noisy, const c
     free(n->present);
     n->x = call.out;
     n->present = present;
-    if (!op->copies)
+    if (!op->row->is_copy)
         join(merged, op->name);
     n->merged = cli_must(strdup(merged));
     return n;

@@ -6,17 +6,14 @@
 
 /* --- the list of operators --- */
 
-static const char *place_of(const struct reference_operator *o)
-{
-    return o->place == REFERENCE_WHOLE ? "model" : o->place == REFERENCE_MODULE ? "mtp" : "layer";
-}
+static const char *const place_of[] = {[OF_PASS] = "model", [OF_LAYER] = "layer", [OF_MODULE] = "mtp"};
 
 /* Prints one operator, or adds it to `all`. */
 static void add(const struct cli *c, json_t *all, const char *operator, const char * place, const char *output,
                 const char *const *inputs, size_t most, const char *roundings)
 {
     json_t *list = json_array();
-    char text[256] = "";
+    char text[512] = "";
     for (size_t k = 0; k < most && inputs[k]; k++) {
         json_array_append_new(list, json_string(inputs[k]));
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", k ? ", " : "", inputs[k]);
@@ -33,8 +30,13 @@ static int list(const struct cli *c)
     const struct reference_operator *o;
     if (!c->json)
         printf("%-26s %-6s %-38s %s\n", "operator", "in", "output", "inputs");
-    for (size_t i = 0; (o = reference_operator_at(i)); i++)
-        add(c, all, o->name, place_of(o), o->output, o->inputs, REFERENCE_INPUTS, o->counted);
+    for (size_t i = 0; (o = reference_operator_at(i)); i++) {
+        char text[REFERENCE_INPUTS][128];
+        const char *inputs[REFERENCE_INPUTS] = {NULL};
+        for (size_t k = 0; k < REFERENCE_INPUTS && reference_operator_sources(o, k, text[k]); k++)
+            inputs[k] = text[k];
+        add(c, all, o->name, place_of[o->row->place], o->row->name, inputs, REFERENCE_INPUTS, o->counted);
+    }
     const struct replay_choice *choice;
     for (size_t i = 0; (choice = replay_choice_at(i)); i++)
         add(c, all, choice->operator, "model", choice->output, choice->inputs, 8, "");
@@ -43,7 +45,8 @@ static int list(const struct cli *c)
     json_decref(all);
     puts("\n<kept: the positions to which each row attends, in models with sparse attention. <layer: what the layer "
          "reads. "
-         "<hidden: the hidden states that an MTP module reads. NAME?: only if the model has it.");
+         "<hidden: the hidden states that an MTP module reads. NAME?: only if the model has it. NAME | OTHER: OTHER in "
+         "models without NAME.");
     return EXIT_DONE;
 }
 
@@ -55,11 +58,12 @@ static int find_output(const struct cli *c, const struct reference *r, char name
     const struct reference_operator *o;
     int layer, expert;
     for (size_t i = 0; (o = reference_operator_at(i)); i++) {
-        if (strcmp(c->other, o->name) && strcmp(c->other, o->output))
+        const char *output = o->row->name;
+        if (strcmp(c->other, o->name) && strcmp(c->other, output))
             continue;
-        snprintf(name, NAMING_ROOM, "%s", o->output);
-        if (o->place != REFERENCE_WHOLE && c->layer >= 0)
-            snprintf(name, NAMING_ROOM, "model.layers.%lld.%s", c->layer, o->output);
+        snprintf(name, NAMING_ROOM, "%s", output);
+        if (o->row->place != OF_PASS && c->layer >= 0)
+            snprintf(name, NAMING_ROOM, "model.layers.%lld.%s", c->layer, output);
         const struct reference_operator *found = reference_operator_of(r, name, &layer, &expert);
         if (found && !strcmp(found->name, o->name) && (layer >= 0) == (c->layer >= 0))
             return EXIT_DONE;

@@ -43,10 +43,10 @@ static void add_name(struct diff_side *model, const struct reference *r, const c
 {
     int layer, expert, L = reference_config(r)->num_hidden_layers;
     const struct reference_operator *op = reference_operator_of(r, name, &layer, &expert);
-    if (!op || !op->width)
+    if (!op || !op->row->width)
         return;
     struct diff_series *s = diff_series_of(model, name, layer >= L ? layer - L : -1);
-    s->width = op->width(reference_config(r), layer);
+    s->width = op->row->width(reference_config(r));
     s->known_rows = 1;
     s->layout = reference_config(r)->rope_interleave ? "interleaved" : "halves";
 }
@@ -80,10 +80,10 @@ static void check_given(const struct replay *p, const struct one *x, char why[51
             continue;
         const struct reference_operator *op = reference_operator_of(p->v.r, name, &layer, &expert);
         const struct diff_series *s = diff_find(p->v.side, name, depth);
-        if (!strcmp(x->k.op->inputs[i], "<kept") && !s &&
+        if (x->k.op->row->inputs[i].from[0] == KEPT_TOKENS && !s &&
             p->v.rows - local_base(&p->v, x->depth) > (size_t)reference_config(p->v.r)->index_topk)
             snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, name, x->name);
-        if (!op || !strcmp(op->output, "mlp.experts"))
+        if (!op || op->row == &value_table[EXPERT_OUTPUTS])
             continue; /* tokens, and the outputs of several experts, are no series of that name */
         size_t width = local_width(&p->v, op, layer);
         if (!s)
@@ -103,7 +103,7 @@ static void find_rows(const struct replay *p, struct one *x, const unsigned char
         x->from++;
     for (x->end = x->from; x->end < p->v.rows && present[x->end];)
         x->end++;
-    x->base = x->k.op->all_rows ? first : x->from;
+    x->base = x->k.op->row->all_rows ? first : x->from;
     if (x->from == x->end)
         snprintf(why, 512, "%s: no row has all inputs of %s", p->c->input, x->name);
     for (size_t s = x->end; s < p->v.rows && !*why; s++)
@@ -185,7 +185,7 @@ static int check_integers(const struct replay *p, const struct one *x)
                                     s - x->from);
             }
     }
-    if (x->k.op->all_rows && x->k.in[4])
+    if (x->k.op->row->all_rows && x->k.in[4])
         return check_kept(p, x, x->k.in[4], x->k.in_width[4]);
     return EXIT_DONE;
 }
@@ -198,12 +198,12 @@ static int by_engine(const struct replay *p, struct one *x)
 {
     const struct cli *c = p->c;
     float *in[REFERENCE_INPUTS] = {NULL};
-    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert,
+    struct operator_call k = {.result = x->k.op->row->name, .layer = x->k.layer, .expert = x->k.expert,
                               .S = x->end - x->base,
                               .first = local_position(&p->v, x->depth) +
                                        (int32_t)(x->base - local_base(&p->v, x->depth)),
                               .expanded = c->expanded && x->depth < 0};
-    size_t width = x->k.op->width ? x->width : k.S;
+    size_t width = x->k.op->row->width ? x->width : k.S;
     vb_session_options o = c->session;
     vb_error err = {0};
     size_t most = (size_t)vb_max_positions(c->model);
@@ -233,7 +233,7 @@ static int by_engine(const struct replay *p, struct one *x)
  * NULL, or the rows that are wanted. */
 static void add_result(const struct replay *p, const struct one *x, const struct diff_series *of)
 {
-    int chooses = x->k.op->chooses, f64 = p->c->reference && !chooses;
+    int chooses = x->k.op->row->integers, f64 = p->c->reference && !chooses;
     size_t count = 0, size = f64 ? 8 : 4;
     char *data = cli_must(malloc((x->end - x->from) * x->width * size + 1)), *at = data;
     for (size_t s = x->from; s < x->end; s++) {
@@ -302,12 +302,13 @@ static void move_queries(const struct replay *p, const char *name)
     int layer, expert, depth;
     const struct diff_series *s[REFERENCE_INPUTS] = {NULL};
     const struct reference_operator *op = reference_operator_of(p->v.r, name, &layer, &expert);
-    for (int i = 0; i < REFERENCE_INPUTS && op->all_rows; i++)
+    int keys = op->row->all_rows;
+    for (int i = 0; i < REFERENCE_INPUTS && keys; i++)
         if (reference_operator_input(p->v.r, op, i, layer, &p->v.conventions, input, &depth))
             s[i] = diff_find(p->v.side, input, depth);
-    for (int i = 0; i < op->all_rows && s[op->all_rows]; i++)
-        for (size_t k = 0; s[i] && !s[i]->known_rows && k < s[i]->count && s[i]->count < s[op->all_rows]->count; k++)
-            s[i]->rows[k].index = (int32_t)(s[op->all_rows]->count - s[i]->count + k);
+    for (int i = 0; i < keys && s[keys]; i++)
+        for (size_t k = 0; s[i] && !s[i]->known_rows && k < s[i]->count && s[i]->count < s[keys]->count; k++)
+            s[i]->rows[k].index = (int32_t)(s[keys]->count - s[i]->count + k);
 }
 
 static int one_value(struct replay *p, const char *name)

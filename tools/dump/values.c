@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/model/values.h"
 #include "reference/reference.h"
 #include "tools/dump/dump.h"
 
@@ -144,42 +145,40 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
 
 /* --- the reference: its names, and the names in a dump --- */
 
-static const struct { const char *reference, *ours; } names[] = {
-    {"taken", "hnorm.input"},
-    {"input_layernorm", "input_layernorm.output"}, {"q_a", "self_attn.q_a_proj.output"},
-    {"q_a_norm", "self_attn.q_a_layernorm.output"}, {"kv_a", "self_attn.kv_a_proj_with_mqa.output"},
-    {"latent", "self_attn.kv_a_layernorm.output"}, {"q_rope", "self_attn.q_rope"}, {"k_rope", "self_attn.k_rope"},
-    {"index_wk", "self_attn.indexer.wk.output"}, {"index_k_norm", "self_attn.indexer.k_norm.output"},
-    {"index_k", "self_attn.indexer.k"}, {"index_wq_b", "self_attn.indexer.wq_b.output"},
-    {"index_weights_proj", "self_attn.indexer.weights_proj.output"}, {"index_q", "self_attn.indexer.q"},
-    {"index_weights", "self_attn.indexer.weights"},
-    {"heads", "self_attn.o_proj.input"}, {"attention", "self_attn.o_proj.output"},
-    {"post_attention_layernorm", "post_attention_layernorm.output"}, {"router_logits", "mlp.gate.output"},
-    {"router_scores", "mlp.gate.scores"}, {"router_choice", "mlp.gate.choice"},
-    {"router_weights", "mlp.gate.weights"}, {"moe", "mlp.output"},
-    {"norm", "model.norm.output"}, {"enorm", "enorm.output"}, {"hnorm", "hnorm.output"}, {"concat", "eh_proj.input"},
-    {"eh_proj", "eh_proj.output"}, {"shared_head_norm", "shared_head.norm.output"},
+static const struct { const char *reference; enum pass_value value; } names[] = {
+    {"taken", HNORM_INPUT}, {"input_layernorm", INPUT_NORM}, {"q_a", Q_A}, {"q_a_norm", Q_A_NORM}, {"kv_a", KV_A},
+    {"latent", LATENT}, {"q_rope", Q_ROPE}, {"k_rope", K_ROPE}, {"index_wk", INDEX_WK},
+    {"index_k_norm", INDEX_K_NORM}, {"index_k", INDEX_K}, {"index_wq_b", INDEX_WQ_B},
+    {"index_weights_proj", INDEX_WEIGHTS_PROJ}, {"index_q", INDEX_Q}, {"index_weights", INDEX_WEIGHTS},
+    {"heads", ATTENTION_HEADS}, {"attention", O_PROJ}, {"post_attention_layernorm", POST_ATTENTION_NORM},
+    {"router_logits", ROUTER_LOGITS}, {"router_scores", ROUTER_SCORES}, {"router_choice", ROUTER_CHOICE},
+    {"router_weights", ROUTER_WEIGHTS}, {"moe", MLP_OUTPUT}, {"norm", FINAL_NORM}, {"enorm", ENORM}, {"hnorm", HNORM},
+    {"concat", EH_INPUT}, {"eh_proj", EH_PROJ}, {"shared_head_norm", MODULE_NORM},
 };
 
-static void add_reference(struct target *t, const char *name, int layer, const vb_tap_row *row, size_t rows,
-                          size_t outer, size_t inner, size_t stride, enum dump_dtype dtype, const void *data)
+/* `index`: the number of the head or expert for the H or E in the value's name. */
+static void add_reference(struct target *t, enum pass_value value, int index, int layer, const vb_tap_row *row,
+                          size_t rows, size_t outer, size_t inner, size_t stride, enum dump_dtype dtype,
+                          const void *data)
 {
-    char full[128];
-    if (layer < 0)
-        snprintf(full, sizeof full, "%s", name);
+    const char *name = value_table[value].name, *letter = strpbrk(name, "EH");
+    char full[128], in_layer[32] = "";
+    if (layer >= 0)
+        snprintf(in_layer, sizeof in_layer, "model.layers.%d.", layer);
+    if (letter)
+        snprintf(full, sizeof full, "%s%.*s%d%s", in_layer, (int)(letter - name), name, index, letter + 1);
     else
-        snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
+        snprintf(full, sizeof full, "%s%s", in_layer, name);
     dump_rows(t->dump,
               &(struct dump_rows){.name = full, .layer = layer, .depth = t->depth, .pass = (uint64_t)(t->depth + 1),
                                   .rows = rows, .row = row, .outer = outer, .inner = inner, .stride = stride,
                                   .outer_stride = inner, .dtype = dtype, .data = data});
 }
 
-static void add_matrix(struct target *t, const char *name, int layer, const struct reference_value *v,
-                       const double *data)
+static void add_matrix(struct target *t, enum pass_value value, int layer, const struct reference_value *v)
 {
     size_t D = (size_t)v->cols;
-    add_reference(t, name, layer, t->rows, t->count, 1, D, D, DUMP_F64, data);
+    add_reference(t, value, v->index, layer, t->rows, t->count, 1, D, D, DUMP_F64, v->data);
 }
 
 /* Begins a pass and sets its rows. MTP depth k reads the tokens that are k+1 places later. */
@@ -200,14 +199,14 @@ static void reference_pass(struct target *t, int depth)
 }
 
 /* Adds choices, which the reference stores as doubles, as integers. Returns them. */
-static int32_t *integers(struct target *t, const char *name, const struct reference_value *v)
+static int32_t *integers(struct target *t, enum pass_value value, const struct reference_value *v)
 {
     size_t n = (size_t)v->rows * (size_t)v->cols, cols = (size_t)v->cols;
     int32_t *numbers = malloc(n * sizeof *numbers);
     cli_must(numbers);
     for (size_t i = 0; i < n; i++)
         numbers[i] = (int32_t)v->data[i];
-    add_reference(t, name, v->layer, t->rows, t->count, 1, cols, cols, DUMP_I32, numbers);
+    add_reference(t, value, -1, v->layer, t->rows, t->count, 1, cols, cols, DUMP_I32, numbers);
     return numbers;
 }
 
@@ -217,35 +216,35 @@ static void reference_residual(struct target *t, const struct reference_value *v
 {
     int last = v->layer == t->residual_layer, next = v->layer + 1;
     t->residual_layer = last ? -1 : v->layer;
-    add_matrix(t, last ? "output" : "post_attention_layernorm.input", v->layer, v, v->data);
+    add_matrix(t, last ? LAYER_OUTPUT : MIDDLE, v->layer, v);
     if (last && t->depth >= 0)
-        add_matrix(t, "shared_head.norm.input", v->layer, v, v->data);
+        add_matrix(t, MODULE_NORM_INPUT, v->layer, v);
+    else if (last && next < t->layers)
+        add_matrix(t, LAYER_INPUT, next, v);
     else if (last)
-        add_matrix(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, v,
-                   v->data);
+        add_matrix(t, FINAL_NORM_INPUT, -1, v);
 }
 
 /* Begins a pass with its embedding. */
 static void reference_embedding(struct target *t, const struct reference_value *v)
 {
     reference_pass(t, v->layer < 0 ? -1 : v->layer - t->layers);
-    add_matrix(t, t->depth < 0 ? "model.embed_tokens.output" : "embed_tokens.output", v->layer, v, v->data);
+    add_matrix(t, t->depth < 0 ? EMBEDDING : MODULE_EMBEDDING, v->layer, v);
     if (t->depth < 0)
-        add_matrix(t, "input_layernorm.input", 0, v, v->data);
+        add_matrix(t, LAYER_INPUT, 0, v);
 }
 
 static void reference_down(struct target *t, const struct reference_value *v)
 {
     size_t D = (size_t)v->cols;
-    char name[64];
     if (v->index < 0) {
-        add_matrix(t, t->moe_layer == v->layer ? "mlp.shared_experts.output" : "mlp.output", v->layer, v, v->data);
+        add_matrix(t, t->moe_layer == v->layer ? SHARED_EXPERTS : MLP_OUTPUT, v->layer, v);
         return;
     }
-    snprintf(name, sizeof name, "mlp.experts.%d.output", v->index);
     for (size_t i = 0, row = 0; i < t->count * t->chosen; i++)
         if (t->experts[i] == v->index)
-            add_reference(t, name, v->layer, t->rows + i / t->chosen, 1, 1, D, D, DUMP_F64, v->data + row++ * D);
+            add_reference(t, EXPERT_OUTPUT, v->index, v->layer, t->rows + i / t->chosen, 1, 1, D, D, DUMP_F64,
+                          v->data + row++ * D);
 }
 
 /* Begins a pass of a parallel head. Its row i belongs to token i. */
@@ -258,14 +257,13 @@ static void reference_trunk(struct target *t, const struct reference_value *v)
         t->rows[i].hidden_of = (int32_t)i;
         t->rows[i].hidden_depth = -1;
     }
-    add_matrix(t, "input_layernorm.input", v->layer, v, v->data);
+    add_matrix(t, LAYER_INPUT, v->layer, v);
 }
 
 static void on_value(void *context, const struct reference_value *v)
 {
     struct target *t = context;
     size_t inner = (size_t)v->cols;
-    char name[64];
     if (!strcmp(v->name, "embed"))
         reference_embedding(t, v);
     if (!strcmp(v->name, "trunk"))
@@ -276,42 +274,40 @@ static void on_value(void *context, const struct reference_value *v)
     size_t S = t->count - headless, outer = (size_t)v->rows / S;
     if (!strcmp(v->name, "router_experts")) {
         free(t->experts); /* reference_down needs the experts of each token */
-        t->experts = integers(t, "mlp.gate.experts", v);
+        t->experts = integers(t, ROUTER_EXPERTS, v);
         t->chosen = (size_t)v->cols;
         t->moe_layer = v->layer;
     } else if (!strcmp(v->name, "router_kept") && t->config->topk_group < t->config->n_group) {
-        free(integers(t, "mlp.gate.groups", v));
+        free(integers(t, ROUTER_GROUPS, v));
     } else if (!strcmp(v->name, "router_groups") && t->config->topk_group < t->config->n_group) {
-        add_matrix(t, "mlp.gate.group_scores", v->layer, v, v->data);
+        add_matrix(t, ROUTER_GROUP_SCORES, v->layer, v);
     } else if (!strcmp(v->name, "experts_sum") && t->config->n_shared_experts == 0) {
-        add_matrix(t, "mlp.output", v->layer, v, v->data);
+        add_matrix(t, MLP_OUTPUT, v->layer, v);
     } else if (!strcmp(v->name, "down")) {
         reference_down(t, v);
     } else if (!strcmp(v->name, "scores")) {
-        snprintf(name, sizeof name, "self_attn.scores.%d", v->index);
         if (t->scores)
-            add_matrix(t, name, v->layer, v, v->data);
+            add_matrix(t, ATTENTION_SCORES, v->layer, v);
     } else if (!strcmp(v->name, "index_scores") && t->scores) {
-        add_matrix(t, "self_attn.indexer.scores", v->layer, v, v->data);
+        add_matrix(t, INDEX_SCORES, v->layer, v);
     } else if (!strcmp(v->name, "index_set")) {
-        free(integers(t, "self_attn.indexer.kept", v));
+        free(integers(t, INDEX_KEPT, v));
     } else if (!strcmp(v->name, "index_margin")) {
-        add_reference(t, "self_attn.indexer.margin", v->layer, t->rows + t->count - v->rows, (size_t)v->rows, 1, 1, 1,
-                      DUMP_F64, v->data);
+        add_reference(t, INDEX_MARGIN, -1, v->layer, t->rows + t->count - v->rows, (size_t)v->rows, 1, 1, 1, DUMP_F64,
+                      v->data);
     } else if (!strcmp(v->name, "q")) {
-        add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v,
-                   v->data);
+        add_matrix(t, t->config->q_lora_rank ? Q_B : Q_PROJ, v->layer, v);
     } else if (!strcmp(v->name, "logits")) {
-        add_reference(t, t->depth < 0 ? "lm_head.output" : "shared_head.head.output", v->layer, row, S, 1, inner, inner,
-                      DUMP_F64, v->data);
+        add_reference(t, t->depth < 0 ? LOGITS : MODULE_LOGITS, -1, v->layer, row, S, 1, inner, inner, DUMP_F64,
+                      v->data);
     } else if (!strcmp(v->name, "eh_proj")) {
-        add_matrix(t, "input_layernorm.input", v->layer, v, v->data);
+        add_matrix(t, LAYER_INPUT, v->layer, v);
     } else if (!strcmp(v->name, "residual")) {
         reference_residual(t, v);
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(v->name, names[i].reference))
-            add_reference(t, names[i].ours, v->layer, row, S, outer, inner, outer * inner, DUMP_F64, v->data);
+            add_reference(t, names[i].value, -1, v->layer, row, S, outer, inner, outer * inner, DUMP_F64, v->data);
     if (v->layer >= 0)
         cli_progress("layer", (size_t)v->layer + 1, (size_t)(t->layers + t->depths));
 }
