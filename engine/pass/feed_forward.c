@@ -89,9 +89,9 @@ void routed_experts(struct pass *p)
     struct mlp_weights shared = mlp_weights_of(&p->l->moe.shared_experts);
     struct moe_weights weights = {c->dims.E, c->dims.chosen, c->dims.expert, expert_weights, &p->l->moe,
                                   c->n_shared_experts ? &shared : NULL};
-    if (!step_begins(p, MLP_OUTPUT))
+    if (!step_is_computed(p, MLP_OUTPUT))
         return;
-    op_enter(&p->cx, PART_EXPERTS);
+    op_enter(&p->cx, PART_EXPERTS); /* the part in the table is that of a dense layer */
     step_probes(p, "mlp.");
     op_moe(&p->cx, p->w.delta, p->w.normed, p->w.experts, p->w.weights, &weights, p->S);
     step_ends(p, MLP_OUTPUT);

@@ -49,14 +49,14 @@ static void copy_rows(float *to, size_t to_pitch, const float *from, size_t from
 
 /* ---- what all steps have in common ---- */
 
-static int is_computed(const struct pass *p, enum pass_value v)
+int step_is_computed(const struct pass *p, enum pass_value v)
 {
     return (p->only == NO_VALUE || p->only == v) && value_exists(v, &p->model->config, p->layer);
 }
 
 int step_begins(struct pass *p, enum pass_value v)
 {
-    if (!is_computed(p, v))
+    if (!step_is_computed(p, v))
         return 0;
     op_enter(&p->cx, (int)value_table[v].part);
     return 1;
@@ -145,7 +145,7 @@ void step_linears(struct pass *p, const enum pass_value *list)
     enum pass_value computed[OP_LINEAR_MOST];
     size_t count = 0;
     for (; *list != VALUES; list++)
-        if (is_computed(p, *list)) {
+        if (step_is_computed(p, *list)) {
             layers[count] = (struct linear){own_part(p, *list), matrix(p, *list),
                                             value_shape(*list, &p->model->config).pitch};
             computed[count++] = *list;

@@ -27,6 +27,8 @@ void begin_stream(struct pass *p, enum pass_value from);
 /* A module whose output has no norm: g = x. */
 void give_stream(struct pass *p);
 
+/* Whether this layer has the value, and it is to be computed. */
+int step_is_computed(const struct pass *p, enum pass_value v);
 /* For steps with an operator of their own: whether to compute the value in this layer; and then what follows: reporting
  * it. */
 int step_begins(struct pass *p, enum pass_value v);
