@@ -41,7 +41,7 @@ static void (*const attention[])(struct pass *p) = {[ATTENTION_MLA] = attention_
 static void experts(struct pass *p)
 {
     router_logits(p);  /* u^T e_i */
-    route(p);         /* s_i, the experts with the largest s_i + b_i, and their weights g_i */
+    route(p);          /* s_i, the experts with the largest s_i + b_i, and their weights g_i */
     routed_experts(p); /* sum of g_i FFN_i(u), and the shared experts */
 }
 
