@@ -9,7 +9,7 @@ static int open_version(struct drafter **out, const struct vb_model *m, const st
 {
     struct draft_net *net;
     int code = eagle_net_open(&net, o->asked->drafting.head, version, m, o, err);
-    return code ? code : mtp_drafter_open(out, net, m, o, 1, err);
+    return code ? code : mtp_drafter_open(out, net, m, o, &net_method_one_depth, err);
 }
 
 static int open_eagle(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
@@ -40,17 +40,10 @@ const struct drafter_type draft_eagle = {
     .takes = ROWS_HIDDEN,
     .check = check_eagle,
     .open = open_eagle,
-    .observe = mtp_drafter_observe,
-    .propose_together = mtp_drafter_propose_chains,
     .propose_tree = mtp_propose_tree,
-    .rewind = drafter_no_rewind,
-    .bytes = mtp_drafter_bytes,
     .weight_bytes = mtp_drafter_weight_bytes,
-    .begin_as = mtp_drafter_begin_as,
-    .defer = mtp_drafter_defer,
-    .close = mtp_drafter_close,
-    .save = mtp_drafter_save,
-    .load = mtp_drafter_load,
+    NET_DRAFTS,
+    NET_STATE,
 };
 
 const struct drafter_type draft_eagle3 = {
@@ -60,15 +53,8 @@ const struct drafter_type draft_eagle3 = {
     .takes = ROWS_EAGLE3,
     .check = check_eagle3,
     .open = open_eagle3,
-    .observe = mtp_drafter_observe,
-    .propose_together = mtp_drafter_propose_chains,
     .propose_tree = mtp_propose_tree,
-    .rewind = drafter_no_rewind,
-    .bytes = mtp_drafter_bytes,
     .weight_bytes = mtp_drafter_weight_bytes,
-    .begin_as = mtp_drafter_begin_as,
-    .defer = mtp_drafter_defer,
-    .close = mtp_drafter_close,
-    .save = mtp_drafter_save,
-    .load = mtp_drafter_load,
+    NET_DRAFTS,
+    NET_STATE,
 };

@@ -7,7 +7,7 @@
 
 static int open_keep(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
-    return mtp_drafter_open_modules(out, m, o, 1, err);
+    return mtp_drafter_open_modules(out, m, o, &net_method_one_depth, err);
 }
 
 /* The rows stay whose drafts are now committed. */
@@ -39,7 +39,7 @@ static int propose(struct drafter *drafter, struct pass *pass, int32_t *draft, i
         mtp_cut(s, 0, N + (size_t)drafts - 1); /* a row that was not finite does not stay */
     mtp_round_ends(s);
     d->N = N;
-    d->count = s->missing ? 0 : drafts; /* rows that stand on a row of zeros do not stay */
+    d->count = s->lost.now ? 0 : drafts; /* rows that stand on a row of zeros do not stay */
     memcpy(d->drafted, draft, (size_t)drafts * sizeof *draft);
     return drafts;
 }
@@ -52,11 +52,6 @@ const struct drafter_type draft_eagle_keep = {
     .observe = observe,
     .propose = propose,
     .after_prompt = mtp_drafter_after_prompt,
-    .rewind = drafter_no_rewind,
-    .bytes = mtp_drafter_bytes,
     .by_history = 1,
-    .begin_as = mtp_drafter_begin_as,
-    .close = mtp_drafter_close,
-    .save = mtp_drafter_save,
-    .load = mtp_drafter_load,
+    NET_STATE,
 };

@@ -14,7 +14,7 @@
 
 static int open_reroll(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
-    return mtp_drafter_open_modules(out, m, o, 1, err);
+    return mtp_drafter_open_modules(out, m, o, &net_method_one_depth, err);
 }
 
 static int propose(struct drafter *drafter, struct pass *pass, int32_t *draft, int max, size_t *failed)
@@ -42,7 +42,7 @@ static void after_prompt(struct drafter *d, struct pass *pass)
     size_t failed;
     struct mtp_state *s = &mtp_of(d)->state;
     mtp_after_prompt(s, pass);
-    if (!s->missing) /* else they are there already */
+    if (!s->lost.now) /* else they are there already */
         mtp_round(s, pass, NULL, 0, &failed);
     mtp_round_ends(s);
 }
@@ -55,11 +55,6 @@ const struct drafter_type draft_eagle_reroll = {
     .observe = mtp_drafter_observe,
     .propose = propose,
     .after_prompt = after_prompt,
-    .rewind = drafter_no_rewind,
-    .bytes = mtp_drafter_bytes,
     .by_history = 1,
-    .begin_as = mtp_drafter_begin_as,
-    .close = mtp_drafter_close,
-    .save = mtp_drafter_save,
-    .load = mtp_drafter_load,
+    NET_STATE,
 };

@@ -33,14 +33,28 @@ static int32_t choose_widened(void *context, const float *logits, int number)
     return i < n ? i : -1;
 }
 
+const struct net_method net_method_one_depth = {
+    .depths = 1, .order = TAKING_TURNS, .depth = {{.ahead = 1, .source = FROM_TARGET}}};
+
+/* Whether a depth may read what another one gave, in place of a hidden state that the target has not computed. */
+static int needs_given(const struct net_method *method)
+{
+    int needs = 0;
+    for (int k = 0; k < method->depths; k++)
+        needs |= method->depth[k].source == FROM_TARGET && method->depth[k].ahead > 1;
+    return needs;
+}
+
 int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_model *m,
-                   const struct drafter_options *o, int num_depths, vb_error *err)
+                   const struct drafter_options *o, const struct net_method *method, vb_error *err)
 {
     const vb_allocator *a = m->allocator;
-    *s = (struct mtp_state){.model = m, .net = net, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
+    *s = (struct mtp_state){.model = m, .net = net, .options = *o, .method = *method,
+                            .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
     size_t d = net->width, more = o->topk > 1 ? (size_t)(o->topk * o->max_draft) : 0;
     size_t rows = d > SIZE_MAX / sizeof(float) / s->room ? SIZE_MAX : s->room * d * sizeof(float);
-    int widens = net->other_tokens && o->choose;
+    int widens = net->other_tokens && o->choose, at_once = method->order == ALL_AT_ONCE, gives = needs_given(method);
+    size_t depths = (size_t)method->depths;
     if (widens) {
         s->options.choose = choose_widened;
         s->options.choose_context = s;
@@ -56,14 +70,15 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_m
     s->logits = vb_alloc(a, net->vocab_size, sizeof *s->logits);
     s->taken = net->type->take ? vb_alloc(a, o->most_observed * d, sizeof *s->taken) : NULL;
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);
-    s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
+    s->depths = vb_alloc(a, depths, sizeof *s->depths);
+    s->given = gives ? vb_alloc(a, depths * d, sizeof *s->given) : NULL;
+    s->proposing = at_once ? vb_alloc(a, depths * d, sizeof *s->proposing) : NULL;
     int shares = shares_tokens(net, &m->config);
-    int by_token = num_depths > 1 && m->config.conventions.value[MODULE_HIDDEN];
-    s->proposed_from = by_token ? vb_alloc(a, (size_t)num_depths * d, sizeof *s->proposed_from) : NULL;
     int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths ||
-                  (net->type->take && !s->taken) || (by_token && !s->proposed_from) || (widens && !s->widened),
+                  (net->type->take && !s->taken) || (gives && !s->given) || (at_once && !s->proposing) ||
+                  (widens && !s->widened),
         code = VB_OK;
-    for (int k = 0; !missing && !code && k < num_depths; k++) {
+    for (int k = 0; !missing && !code && k < method->depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         depth->kept.slots = shares ? vb_alloc(a, m->config.dims.index_topk, sizeof *depth->kept.slots) : NULL;
@@ -79,7 +94,7 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_m
         depth->cache.first_row = -(int)net->rows_before;
     }
     if (missing)
-        code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", method->depths, o->context);
     if (!code && more)
         code = mtp_tree_open(s, err);
     if (code)
@@ -96,7 +111,7 @@ void mtp_state_close(struct mtp_state *s)
         kvcache_close(&s->depths[k].cache, a);
     }
     void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths,
-                      s->proposed_from, s->proposers};
+                      s->given, s->proposing};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
     mtp_tree_close(s);
@@ -179,7 +194,7 @@ void mtp_observe(struct mtp_state *s, struct pass *pass, size_t pos, const int32
 {
     size_t failed;
     assert(pos <= s->count);
-    s->missing = s->never = 0;
+    s->lost.now = s->lost.for_good = 0;
     if (pos < s->count)
         forget(s, pos);
     if (!s->deferred && s->pending_count + n > s->room) /* they were deferred before */
@@ -242,7 +257,7 @@ void mtp_after_prompt(struct mtp_state *s, struct pass *pass)
     if (convention[MISSING_HIDDEN]) { /* who computed the prompt computed the modules' rows too, and sent those without
                                          the hidden state */
         mtp_round(s, pass, NULL, 0, &failed);
-        s->missing = s->never = 1;
+        s->lost.now = s->lost.for_good = 1;
     }
 }
 
@@ -271,7 +286,7 @@ void mtp_pass(struct mtp_state *s, struct pass *pass, int k, size_t first, size_
 }
 
 int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct vb_model *m,
-                     const struct drafter_options *o, int num_depths, vb_error *err)
+                     const struct drafter_options *o, const struct net_method *method, vb_error *err)
 {
     struct mtp_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;
@@ -279,7 +294,7 @@ int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct v
         net->type->close(net);
         return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
     }
-    int code = mtp_state_open(&d->state, net, m, o, num_depths, err);
+    int code = mtp_state_open(&d->state, net, m, o, method, err);
     if (code)
         vb_free(m->allocator, d);
     else
@@ -288,11 +303,11 @@ int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct v
 }
 
 int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, const struct drafter_options *o,
-                             int num_depths, vb_error *err)
+                             const struct net_method *method, vb_error *err)
 {
     struct draft_net *net;
     int code = mtp_net_open(&net, m, o->asked->drafting.vocab, err);
-    return code ? code : mtp_drafter_open(out, net, m, o, num_depths, err);
+    return code ? code : mtp_drafter_open(out, net, m, o, method, err);
 }
 
 void mtp_drafter_observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
@@ -316,6 +331,15 @@ int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t 
 }
 
 void mtp_drafter_after_prompt(struct drafter *d, struct pass *pass) { mtp_after_prompt(&mtp_of(d)->state, pass); }
+
+size_t mtp_drafter_rewind(const struct drafter *d)
+{
+    const struct mtp_state *s = &mtp_of(d)->state;
+    size_t most = 0;
+    for (int k = 0; k < s->num_depths; k++)
+        most = max_size(most, mtp_hidden_ahead(s, k));
+    return most;
+}
 
 size_t mtp_drafter_bytes(const struct drafter *d)
 {

@@ -1,14 +1,13 @@
-/* engine/draft/mtp.h -- the state that all drafters with MTP modules share: committed tokens, hidden states, and a
- * cache per depth.
+/* engine/draft/mtp.h -- the state of drafters with a network (MTP modules, an EAGLE head or parallel heads): committed
+ * tokens, hidden states, and a cache per depth.
  *
  * Let tok[0..N] be the committed tokens, and h_0..h_{N-1} the known hidden states of the target. Row i of module k
  * reads Emb(tok[i+k+1]) and h^k_i. Here h^0 is the target's h, and h^{k+1} is the output g of module k. Row N-1
- * proposes tok[N+k+1] (DeepSeek-V3 report, 2.2). The conventions module-hidden and chain-module change this
- * (docs/DRAFTING.md).
+ * proposes tok[N+k+1] (DeepSeek-V3 report, 2.2). In other methods the depths read other tokens and hidden states. A
+ * method is described by data, struct net_method.
  *
- * Row i of module k is final if i+k+1 <= N, because all tokens that it depends on are then committed. Rows that are not
- * final were computed from drafts. These rows are removed after each round, and the next round begins with the first
- * row that is not in the cache.
+ * A row is final if all tokens that it depends on are committed. Rows that are not final were computed from drafts.
+ * These rows are removed after each round, and the next round begins with the first row that is not in the cache.
  *
  * With automatic draft lengths, there may be many rounds without drafts. In such rounds the modules compute nothing, so
  * rows are missing from the caches (mtp_defer). The hidden states that these rows need are kept in `pending`, and the
@@ -20,6 +19,48 @@
 #include "engine/draft/drafter.h"
 #include "engine/draft/net.h"
 #include "engine/pass/slot_lists.h"
+
+/* Which hidden state row i of a depth reads: one of the target, or what the depth before gave in its row i. If the
+ * target has not computed the state, because its token is a draft, the row reads what the row gave that proposed the
+ * token after it. */
+enum hidden_source { FROM_TARGET, FROM_DEPTH_BEFORE };
+
+/* Row i of a depth reads token i + ahead, or no token if ahead is 0. From the target it takes the hidden state of token
+ * i + ahead - 1, or of token i if ahead is 0. */
+struct depth_facts {
+    size_t ahead;
+    enum hidden_source source;
+};
+
+/* Who makes the drafts of a round.
+ *     DEPTH_AFTER_DEPTH  depth k makes draft k + 1, from its row N-1; a depth reads the draft of the depth before it
+ *     TAKING_TURNS       depth 0 makes the first draft, from its row N-1. Then the depths take turns, beginning with
+ *                        depth 1 (there may be one depth alone): each draft is made from the row that made the draft
+ *                        before it, by a row which the cache keeps only for this round
+ *     ALL_AT_ONCE        depth k makes draft k + 1, from its row N-1, and no depth reads a draft: one pass of the
+ *                        output head makes all of them */
+enum draft_order { DEPTH_AFTER_DEPTH, TAKING_TURNS, ALL_AT_ONCE };
+
+/* A draft method that drafts with a network. Each depth has a cache of its own; the network says which of its modules
+ * or heads computes a depth. */
+struct net_method {
+    int depths;
+    enum draft_order order;
+    struct depth_facts depth[VB_MAX_DRAFT];
+};
+/* One depth, which takes turns with itself: module 0 or an EAGLE head makes all drafts. */
+extern const struct net_method net_method_one_depth;
+
+/* A hidden state of the target that the drafter does not know: that of the token before the newest one. Zeros replace
+ * it. Three functions of mtp_round.c handle it: lost_is, lost_put_aside and lost_put_back. */
+struct lost_hidden {
+    int now;        /* nonzero: it is unknown in this round */
+    int for_good;   /* nonzero: it stays unknown in later rounds, too. The reason is the convention missing-hidden, or a
+                       session file without hidden states */
+    int32_t aside;  /* if for_good: depth 0 first computes a row from a known hidden state, and later again from zeros.
+                       While the cache contains the row from zeros, slot aside - 1 keeps the first row. 0: no row is
+                       kept */
+};
 
 struct mtp_depth {
     struct kvcache cache;  /* has one layer. Between rounds all its rows are final, except with the methods eagle-reroll
@@ -55,29 +96,21 @@ struct mtp_state {
     float *widened;       /* [V]: a row of logits of the target's vocabulary, for `choose`; NULL if not needed */
     struct row *rows;     /* [room] */
     size_t head_row;      /* index of the newest pass's last row; rows of padding do not count */
-    int missing;          /* nonzero: in this round, the target's newest hidden state is unknown, and zeros replace
-                             it */
-    int never;            /* nonzero: this hidden state stays unknown in later rounds too. The reason is the convention
-                             missing-hidden, or a session file without hidden states */
-    int32_t aside;        /* used only if `never` is nonzero. Module 0 first computes a row from a known hidden state,
-                             and later again from zeros. While the cache contains the row from zeros, slot aside - 1
-                             keeps the first row. 0: no row is kept */
-    struct mtp_depth *depths;
+    struct lost_hidden lost;
+    struct net_method method;
+    struct mtp_depth *depths; /* [method.depths], or as many as could be opened: num_depths */
     int num_depths;
-    int by_step;          /* nonzero: mtp-eagle with convention chain-module=step. Depth k is module k, and its row i
-                             reads tok[i+1] and the target's h_i */
-    int parallel;         /* nonzero: depth k is parallel head k. Its row i reads the target's h_i and no token, and row
-                             N-1 proposes tok[N+k+1], whatever the other heads propose */
-    float *proposers;     /* [num_depths, d]: if `parallel`, row N-1 of each depth, for the output head; else NULL */
-    float *proposed_from; /* [num_depths, d]: with convention module-hidden=target, what row N-1 of each depth gave to
-                             the next depth in this round; NULL without this convention. by_step does not use it */
+    float *proposing;     /* [num_depths, d]: the rows that propose, for one pass of the output head; NULL unless the
+                             method makes all drafts at once */
+    float *given;         /* [num_depths, d]: what row N-1 of each depth gave in this round; NULL unless a depth reads
+                             it in place of a hidden state that the target has not computed */
     struct mtp_tree tree; /* only if options.topk is more than 1 */
 };
 
-/* Opens the state with a cache for each of num_depths depths of the network. The state owns `net` and closes it, even
- * if opening fails. */
+/* Opens the state of a method, with a cache for each depth. The state owns `net` and closes it, even if opening
+ * fails. */
 int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_model *m,
-                   const struct drafter_options *o, int num_depths, vb_error *err);
+                   const struct drafter_options *o, const struct net_method *method, vb_error *err);
 void mtp_state_close(struct mtp_state *s);
 
 /* Implements drafter_type.observe. The function forgets everything from index pos on, and stores the tokens and hidden
@@ -105,17 +138,16 @@ void mtp_after_prompt(struct mtp_state *s, struct pass *pass);
  * of s->next. Returns the number of drafts. */
 int mtp_round(struct mtp_state *s, struct pass *pass, int32_t *draft, int max, size_t *failed);
 
-/* Says which hidden state is the input of row i. FROM_DEPTH_BEFORE: the output of row i of the target (for depth 0) or
- * of the previous depth. FROM_ITSELF: the output of row i-1 of the same depth. With FROM_DEPTH_BEFORE and FROM_ITSELF,
- * the hidden states of padding are zeros. ALL_FROM_ITSELF: the output of row i-1 of the same depth, for rows of padding
- * too. */
-enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
+/* Says which hidden states the rows of a pass read. AS_DESCRIBED: those that the method describes (depth_facts.source).
+ * FROM_ITSELF: row i reads what row i-1 gave, which made the draft before. With both, the hidden states of padding are
+ * zeros. ALL_FROM_ITSELF: as FROM_ITSELF, and rows of padding do so too. */
+enum row_source { AS_DESCRIBED, FROM_ITSELF, ALL_FROM_ITSELF };
 
 /* Computes the next n rows of depth k and appends them to its cache. The function reads the hidden states s->h [n +
  * pad, d] and writes s->g and s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0],
  * tok[N+2] is draft[1], and so on. After the n rows, `pad` rows of padding (token 0) are computed and then removed from
  * the cache. */
-void mtp_rows(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pad, enum mtp_source source,
+void mtp_rows(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pad, enum row_source source,
               const int32_t *draft);
 
 /* Makes more drafts with module 0, which reads its own output, until there are `max` drafts in total. `drafts` is the
@@ -124,11 +156,12 @@ void mtp_rows(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pa
 int mtp_chain(struct mtp_state *s, struct pass *pass, int32_t *draft, int drafts, int max, size_t last,
               size_t *failed);
 
-/* Row i of depth k depends on the tokens before token i + mtp_ahead(s, k), and, unless `parallel`, on that token,
- * too. */
-static inline size_t mtp_ahead(const struct mtp_state *s, int k)
+/* Row i of depth k reads token i + mtp_ahead(s, k), or no token if this is 0. If the target has computed the hidden
+ * state that it reads from the target, it is that of token i + mtp_hidden_ahead(s, k). */
+static inline size_t mtp_ahead(const struct mtp_state *s, int k) { return s->method.depth[k].ahead; }
+static inline size_t mtp_hidden_ahead(const struct mtp_state *s, int k)
 {
-    return s->by_step || s->parallel ? 1 : (size_t)k + 1;
+    return mtp_ahead(s, k) ? mtp_ahead(s, k) - 1 : 0;
 }
 
 /* Runs depth k on S rows. Reads rows [first, first + S) of s->rows and s->h, and writes rows [first, first + S) of s->g
@@ -140,7 +173,8 @@ struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
 int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
 
 /* mtp_tree_open and mtp_tree_close allocate and free the memory for trees. mtp_propose_tree implements
- * drafter_type.propose_tree for methods that make all drafts with depth 0. */
+ * drafter_type.propose_tree: depth 0 makes all drafts. If a method makes all drafts at once, depth k makes those of
+ * level k + 1. */
 int mtp_tree_open(struct mtp_state *s, vb_error *err);
 void mtp_tree_close(struct mtp_state *s);
 size_t mtp_tree_bytes(const struct mtp_state *s);
@@ -157,8 +191,8 @@ size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
 /* Call this after the drafts of a round have been made. If zeros were used in place of the target's newest hidden
- * state, the function removes the row that module 0 computed from these zeros. If s->aside is not 0, the row in slot
- * s->aside - 1 replaces the removed row. Otherwise the next round computes the removed row again. */
+ * state, the function removes the row that depth 0 computed from these zeros. The row that was put aside replaces it.
+ * If there is none, the next round computes the removed row again. */
 void mtp_round_ends(struct mtp_state *s);
 
 /* Returns the number of rows of padding for a pass of n rows in a round. */
@@ -176,10 +210,10 @@ static inline struct mtp_drafter *mtp_of(const struct drafter *d) { return (stru
 
 /* Opens a drafter with a network. The drafter owns `net` and closes it, even if opening fails. */
 int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct vb_model *m,
-                     const struct drafter_options *o, int num_depths, vb_error *err);
+                     const struct drafter_options *o, const struct net_method *method, vb_error *err);
 /* Opens a drafter with the model's MTP modules. */
 int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, const struct drafter_options *o,
-                             int num_depths, vb_error *err);
+                             const struct net_method *method, vb_error *err);
 void mtp_drafter_observe(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
 void mtp_drafter_defer(struct drafter *d, size_t rows);
@@ -192,22 +226,26 @@ void mtp_drafter_close(struct drafter *d);
 void mtp_drafter_save(struct drafter *d, struct pass *pass, size_t pos, int hidden, struct session_writer *out);
 int mtp_drafter_load(struct drafter *d, struct pass *pass, size_t pos, const int32_t *tokens,
                      struct session_reader *in);
-/* Two implementations of drafter_type.propose_together. mtp_drafter_propose_levels makes draft k, counted from 1, with
- * the module of depth k - 1.
+/* Implements drafter_type.propose_together, for each order of drafts.
  *
- * mtp_drafter_propose_chains makes all drafts with module 0, or with an EAGLE head in place of module 0. With by_step,
- * the modules take turns. It makes the first draft as mtp_round does, and the second and later drafts as mtp_chain
- * does. At the end it removes from the caches all rows that were computed for the second and later drafts. Row i reads
- * tok[i+1], so after a cut to n tokens the rows before row n - 1 are still final. Therefore methods with
- * mtp_drafter_propose_chains use drafter_no_rewind. */
-void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct pass *pass);
-void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct pass *pass);
+ * If depths take turns, the first draft is made as mtp_round does, and the others as mtp_chain does. At the end, all
+ * rows that were computed for the second and later drafts are removed from the caches. */
+void mtp_drafter_propose(struct proposal *proposals, size_t count, struct pass *pass);
+/* Implements drafter_type.rewind. After a cut, the deepest depth needs rows which read tokens that are no longer there:
+ * those of the last tokens, as many as it reads ahead of depth 0. */
+size_t mtp_drafter_rewind(const struct drafter *d);
 
-/* For parallel heads, whose drafts do not depend on each other. mtp_proposers computes the final rows of every depth
- * that have not been computed yet, and copies row N-1 of the first depths to s->proposers. Returns how many rows it
- * copied: at most `max`, and 0 if the hidden state that these rows read is not known. mtp_drafter_propose_at_once
- * implements drafter_type.propose_together: one pass of the output head makes all drafts of a round. */
-size_t mtp_proposers(struct mtp_state *s, struct pass *pass, int max);
-void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct pass *pass);
+/* For methods that make all drafts at once. Computes the final rows of every depth that have not been computed yet, and
+ * copies row N-1 of the first depths to s->proposing. Returns how many rows it copied: at most `max`, and 0 if the
+ * hidden state that these rows read is not known. */
+size_t mtp_proposing_rows(struct mtp_state *s, struct pass *pass, int max);
+
+/* The members of drafter_type that methods with a network have in common: NET_STATE those of the state, NET_DRAFTS
+ * those that follow the description of the method. */
+#define NET_STATE                                                                                               \
+    .rewind = mtp_drafter_rewind, .bytes = mtp_drafter_bytes, .begin_as = mtp_drafter_begin_as,                 \
+    .save = mtp_drafter_save, .load = mtp_drafter_load, .close = mtp_drafter_close
+#define NET_DRAFTS                                                                                              \
+    .observe = mtp_drafter_observe, .propose_together = mtp_drafter_propose, .defer = mtp_drafter_defer
 
 #endif

@@ -6,12 +6,6 @@
 #include "engine/draft/mtp.h"
 #include "engine/base/numbers.h"
 
-static int chain_modules(const struct vb_model *m, int max_draft)
-{
-    int modules = m->config.conventions.value[CHAIN_MODULE] ? m->num_mtp : 1;
-    return modules < max_draft ? modules : max_draft;
-}
-
 static int check_eagle(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     if (o->drafting.tree.topk > 1 && m->config.conventions.value[CHAIN_MODULE] && m->num_mtp > 1)
@@ -23,10 +17,12 @@ static int check_eagle(const struct vb_model *m, const vb_session_options *o, vb
 
 static int open_eagle(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
-    int depths = chain_modules(m, o->max_draft), code = mtp_drafter_open_modules(out, m, o, depths, err);
-    if (!code)
-        mtp_of(*out)->state.by_step = m->config.conventions.value[CHAIN_MODULE];
-    return code;
+    int modules = m->config.conventions.value[CHAIN_MODULE] ? m->num_mtp : 1;
+    struct net_method method = net_method_one_depth;
+    method.depths = min_int(modules, o->max_draft);
+    for (int k = 1; k < method.depths; k++)
+        method.depth[k] = method.depth[0];
+    return mtp_drafter_open_modules(out, m, o, &method, err);
 }
 
 const struct drafter_type draft_mtp_eagle = {
@@ -35,15 +31,8 @@ const struct drafter_type draft_mtp_eagle = {
     .needs_modules = 1,
     .check = check_eagle,
     .open = open_eagle,
-    .observe = mtp_drafter_observe,
-    .propose_together = mtp_drafter_propose_chains,
     .propose_tree = mtp_propose_tree,
     .after_prompt = mtp_drafter_after_prompt,
-    .rewind = drafter_no_rewind,
-    .bytes = mtp_drafter_bytes,
-    .begin_as = mtp_drafter_begin_as,
-    .defer = mtp_drafter_defer,
-    .close = mtp_drafter_close,
-    .save = mtp_drafter_save,
-    .load = mtp_drafter_load,
+    NET_DRAFTS,
+    NET_STATE,
 };

@@ -25,10 +25,28 @@ static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *
     return index < s->count ? s->tokens[index] : draft[index - s->count];
 }
 
-/* Whether the rows of depth k read the target's hidden states as far as these are known. Depth 0's always do. */
-static int reads_target(const struct mtp_state *s, int k)
+static int reads_target(const struct mtp_state *s, int k) { return s->method.depth[k].source == FROM_TARGET; }
+
+/* ---- a hidden state that is not known ---------------------------------------------------------------------------- */
+
+/* Whether zeros replace the target's hidden state of this token. */
+static int lost_is(const struct mtp_state *s, size_t token) { return s->lost.now && token + 2 == s->count; }
+
+/* A hidden state that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a
+ * round takes zeros for it, depth 0's row, which was computed when it was known, is put aside; the row of zeros gets a
+ * slot that it leaves again, and the other comes back. */
+static void lost_put_aside(struct mtp_state *s, size_t row)
 {
-    return k == 0 || s->by_step || s->parallel || s->proposed_from;
+    int goes_with_first = !row && s->net->rows_before; /* FIRST_ROW's row, which is computed again */
+    if (s->lost.for_good && !s->lost.aside && !goes_with_first)
+        s->lost.aside = 1 + kvcache_put_aside(&s->depths[0].cache);
+}
+
+static void lost_put_back(struct mtp_state *s)
+{
+    if (s->lost.aside)
+        kvcache_put_back(&s->depths[0].cache, s->lost.aside - 1);
+    s->lost.aside = 0;
 }
 
 /* ---- rows and their passes --------------------------------------------------------------------------------------- */
@@ -44,24 +62,22 @@ static void name_hidden(struct row *row, size_t token, size_t N)
 /* Appends rows first.. (n of them) of depth k's module, and `pad` rows of padding, to its cache and to s->rows. The
  * cache may lack rows just before `first`. */
 static void lay_rows(struct mtp_state *s, struct pass *pass, int k, size_t first, size_t n, size_t pad,
-                     enum mtp_source source, const int32_t *draft)
+                     enum row_source source, const int32_t *draft)
 {
-    size_t newest = s->count - 2, ahead = mtp_ahead(s, k), skipped = first - mtp_row_count(s, k);
+    size_t ahead = mtp_ahead(s, k), hidden_ahead = mtp_hidden_ahead(s, k), skipped = first - mtp_row_count(s, k);
     if (n && first == s->base && s->net->type->first_row)
         s->net->type->first_row(s->net, pass, &s->depths[k].cache, k, ahead, token_at(s, first + ahead - 1, draft));
     for (size_t j = 0; j < n + pad; j++) {
         size_t i = first + j, token = i + ahead;
-        int32_t taken = j < n ? token_at(s, s->parallel ? i : token, draft) : 0; /* heads read no token: theirs is that
-                                                                                    of h_i */
-        struct row row = mtp_state_row(s, k, i, taken);
+        struct row row = mtp_state_row(s, k, i, j < n ? token_at(s, token, draft) : 0);
         row.skipped = (int32_t)skipped;
         row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
         if (source == ALL_FROM_ITSELF || (source == FROM_ITSELF && j < n))
-            row.hidden_of = (int32_t)i - 1, row.hidden_depth = s->by_step ? (int)(token - s->count) % s->num_depths : k;
-        else if (j >= n || (s->missing && i + ahead - 1 == newest && reads_target(s, k)))
+            row.hidden_of = (int32_t)i - 1, row.hidden_depth = (int)(token - s->count) % s->num_depths;
+        else if (j >= n || (reads_target(s, k) && lost_is(s, i + hidden_ahead)))
             row.hidden_of = -1;
         else if (reads_target(s, k))
-            name_hidden(&row, i + ahead - 1, newest + 1);
+            name_hidden(&row, i + hidden_ahead, s->count - 1);
         s->rows[j] = row;
     }
 }
@@ -77,7 +93,7 @@ static void pass_alone(struct mtp_state *s, struct pass *pass, int k, size_t n, 
     }
 }
 
-void mtp_rows(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pad, enum mtp_source source,
+void mtp_rows(struct mtp_state *s, struct pass *pass, int k, size_t n, size_t pad, enum row_source source,
               const int32_t *draft)
 {
     size_t first = mtp_row_count(s, k);
@@ -221,55 +237,29 @@ size_t mtp_padding(const struct mtp_state *s, size_t n)
     return s->options.padded && n && n < full ? full - n : 0;
 }
 
-/* A hidden state that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a
- * round takes zeros for it, the module's row, which was computed when it was known, is put aside; the row of zeros gets
- * a slot that it leaves again, and the other comes back. */
-static void put_aside(struct mtp_state *s, size_t row)
-{
-    if (!s->never || s->aside || (!row && s->net->rows_before)) /* row 0 goes with FIRST_ROW's, which is computed
-                                                                   again */
-        return;
-    s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
-}
-
-static void put_back(struct mtp_state *s)
-{
-    if (s->aside)
-        kvcache_put_back(&s->depths[0].cache, s->aside - 1);
-    s->aside = 0;
-}
-
 /* The hidden states of tokens `first`.. -> s->h: the target's as far as it has computed them, then what row N-1 of the
  * depths gave in this round. */
 static void gather_by_token(struct mtp_state *s, size_t first, size_t n)
 {
     size_t d = s->net->width, N = s->count - 1;
     for (size_t token = first; token < first + n; token++) {
-        assert(token >= s->first_pending);
-        const float *from = token < N ? s->pending + (token - s->first_pending) * d
-                                      : s->proposed_from + (token - N) * d;
+        assert(token >= s->first_pending && (s->given || token < s->first_pending + s->pending_count));
+        const float *from = token < N ? s->pending + (token - s->first_pending) * d : s->given + (token - N) * d;
         memcpy(s->h + (token - first) * d, from, d * sizeof *s->h);
-        if (s->missing && token == N - 1)
+        if (lost_is(s, token))
             memset(s->h + (token - first) * d, 0, d * sizeof *s->h);
     }
 }
 
-/* The hidden states that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's. Depth k > 0 takes what
- * depth k-1 has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in
- * an earlier round; or, if it reads the target's, those of the tokens before its own. */
+/* The hidden states that depth k's rows `first`.. take -> s->h: those of the target, or what the depth before has just
+ * handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
+ * round. */
 static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
 {
     size_t d = s->net->width, kept = 0;
     memset(s->h + n * d, 0, pad * d * sizeof *s->h);
-    if (k > 0 && reads_target(s, k)) {
-        gather_by_token(s, first + mtp_ahead(s, k) - 1, n);
-        return;
-    }
-    if (k == 0) {
-        assert(!n || (first >= s->first_pending && first + n <= s->first_pending + s->pending_count));
-        memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
-        if (s->missing && n)
-            memset(s->h + (n - 1) * d, 0, d * sizeof *s->h);
+    if (reads_target(s, k)) {
+        gather_by_token(s, first + mtp_hidden_ahead(s, k), n);
         return;
     }
     if (n && first < first_before) {
@@ -281,11 +271,12 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
         memcpy(s->h + kept * d, s->next + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
 }
 
-/* Whether a turn drafts at depth k, when the round drafts at `levels` depths at most. Parallel heads have nothing else
- * to draft from than the hidden state that may be missing. */
+/* Whether a turn drafts at depth k, when the round drafts at `levels` depths at most. A depth that reads no token has
+ * nothing else to draft from than the hidden state that may be unknown. */
 static int drafts_at(const struct mtp_turn *t, int k, int levels)
 {
-    return !t->ended && k < t->p->max && k < levels && !(t->s->parallel && t->s->missing);
+    int has_source = mtp_ahead(t->s, k) || !t->s->lost.now;
+    return !t->ended && k < t->p->max && k < levels && has_source;
 }
 
 /* The rows that a turn needs of depth k: the final ones that are missing, and up to N-1 where it drafts at this
@@ -293,31 +284,31 @@ static int drafts_at(const struct mtp_turn *t, int k, int levels)
 static void lay_depth(struct mtp_turn *t, struct pass *pass, int k, int levels)
 {
     struct mtp_state *s = t->s;
-    size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1,
-           final = N > s->base + drafted ? N - drafted : s->base;
+    size_t d = s->net->width, N = s->count - 1, ahead = mtp_hidden_ahead(s, k),
+           final = N > s->base + ahead ? N - ahead : s->base;
     size_t first = mtp_row_count(s, k), end = drafts_at(t, k, levels) ? N : final;
     t->n = end > first ? end - first : 0;
     t->pad = drafts_at(t, k, levels) ? mtp_padding(s, t->n) : 0;
     gather_hidden(s, k, first, t->n, t->pad, t->first_before);
-    int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
+    int zeros_before = s->lost.for_good && k == 1; /* what depth 0 handed on was made of zeros */
     if (k > 0 && final >= t->first_before && final < t->first_before + t->rows_before && !zeros_before)
         memcpy(s->depths[k].hidden_of_next, s->next + (final - t->first_before) * d, d * sizeof *s->next);
-    lay_rows(s, pass, k, first, t->n, t->pad, FROM_DEPTH_BEFORE, t->p->draft);
+    lay_rows(s, pass, k, first, t->n, t->pad, AS_DESCRIBED, t->p->draft);
     t->first_before = first;
     t->rows_before = t->n;
     t->chooser = t->n - 1;
 }
 
-/* The rows of parallel head k that propose are kept until all heads are there. A tap callback hears of their logits
- * with their pass. */
-static void keep_proposers(struct mtp_turn **turns, size_t count, struct pass *pass, int k)
+/* The rows of depth k that propose are kept until all depths are there. A tap callback hears of their logits with their
+ * pass. */
+static void keep_proposing(struct mtp_turn **turns, size_t count, struct pass *pass, int k)
 {
     for (size_t i = 0; i < count; i++) {
         struct mtp_state *s = turns[i]->s;
         size_t d = s->net->width;
-        memcpy(s->proposers + (size_t)k * d, s->g + turns[i]->chooser * d, d * sizeof *s->g);
+        memcpy(s->proposing + (size_t)k * d, s->g + turns[i]->chooser * d, d * sizeof *s->g);
         if (pass->tapper && count == 1) {
-            s->net->type->logits(s->net, pass, k, s->logits, s->proposers + (size_t)k * d, s->head_row, 1);
+            s->net->type->logits(s->net, pass, k, s->logits, s->proposing + (size_t)k * d, s->head_row, 1);
             forward_tap_logits(pass, s->logits, s->net->vocab_size, s->head_row, 1);
         }
     }
@@ -342,13 +333,13 @@ static void round_at(struct mtp_turn *turns, size_t count, struct pass *pass, in
     pass_all(with_rows, rows, pass, k);
     for (size_t i = 0; i < n; i++) {
         struct mtp_state *s = at_work[i]->s;
-        size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1;
-        mtp_cut(s, k, N > drafted ? N - drafted : 0);
-        if (s->proposed_from && drafts_at(at_work[i], k, levels))
-            memcpy(s->proposed_from + (size_t)k * d, s->next + at_work[i]->chooser * d, d * sizeof *s->next);
+        size_t d = s->net->width, N = s->count - 1, ahead = mtp_hidden_ahead(s, k);
+        mtp_cut(s, k, N > ahead ? N - ahead : 0);
+        if (s->given && drafts_at(at_work[i], k, levels))
+            memcpy(s->given + (size_t)k * d, s->next + at_work[i]->chooser * d, d * sizeof *s->next);
     }
-    if (drafts && drafting[0]->s->parallel)
-        keep_proposers(drafting, drafts, pass, k);
+    if (drafts && drafting[0]->s->method.order == ALL_AT_ONCE)
+        keep_proposing(drafting, drafts, pass, k);
     else
         choose_all(drafting, drafts, pass, k);
 }
@@ -362,18 +353,17 @@ static void round_together(struct mtp_turn *turns, size_t count, struct pass *pa
         size_t N = s->count ? s->count - 1 : 0;
         depths = s->num_depths > depths ? s->num_depths : depths;
         if (N && drafts_at(&turns[i], 0, levels) && mtp_row_count(s, 0) == N) {
-            put_aside(s, N - 1);
-            for (int k = 0; k < (s->parallel ? s->num_depths : 1); k++)
+            lost_put_aside(s, N - 1);
+            for (int k = 0; k < s->num_depths && k < levels; k++)
                 mtp_cut(s, k, N - 1); /* the row that proposes is computed once more */
         }
     }
-    for (int k = 0; k < depths; k++) /* the row that the next draft takes is one of depth 0: with by_step that is the
-                                        last one */
-        round_at(turns, count, pass, turns[0].s->by_step ? depths - 1 - k : k, levels);
+    int turns_taken = turns[0].s->method.order == TAKING_TURNS; /* then the next draft takes a row of depth 0 */
+    for (int k = 0; k < depths; k++)
+        round_at(turns, count, pass, turns_taken ? depths - 1 - k : k, levels);
 }
 
-/* More drafts by module 0, each from the row of the draft before it. With by_step, draft j is made by module j - 1 mod
- * D. */
+/* More drafts, each from the row of the draft before it. The depths take turns: depth j mod D makes draft j + 1. */
 static void chain_together(struct mtp_turn *turns, size_t count, struct pass *pass)
 {
     for (;;) {
@@ -390,7 +380,7 @@ static void chain_together(struct mtp_turn *turns, size_t count, struct pass *pa
             t->pad = mtp_padding(s, 1);
             memcpy(s->h, s->next + t->chooser * d, d * sizeof *s->h);
             memset(s->h + d, 0, t->pad * d * sizeof *s->h);
-            k = s->by_step ? t->p->drafts % s->num_depths : 0;
+            k = t->p->drafts % s->num_depths;
             lay_rows(s, pass, k, s->count - 2 + (size_t)t->p->drafts, 1, t->pad, FROM_ITSELF, t->p->draft);
             t->chooser = 0;
             drafting[n++] = t;
@@ -424,51 +414,15 @@ int mtp_chain(struct mtp_state *s, struct pass *pass, int32_t *draft, int drafts
 
 void mtp_round_ends(struct mtp_state *s)
 {
-    if (s->missing && s->count >= 2)
+    if (s->lost.now && s->count >= 2)
         mtp_cut(s, 0, s->count - 2);
-    put_back(s);
+    lost_put_back(s);
 }
 
-/* ---- drafter_type.propose_together ------------------------------------------------------------------------------- */
+/* ---- all drafts at once ------------------------------------------------------------------------------------------ */
 
-static void begin_turns(struct mtp_turn *turns, struct proposal *proposals, size_t count)
-{
-    assert(count <= MOST_PROPOSALS);
-    for (size_t i = 0; i < count; i++) {
-        turns[i] = (struct mtp_turn){.s = &mtp_of(proposals[i].drafter)->state, .p = &proposals[i]};
-        mtp_catch_up(turns[i].s);
-    }
-}
-
-void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct pass *pass)
-{
-    struct mtp_turn turns[MOST_PROPOSALS];
-    begin_turns(turns, proposals, count);
-    round_together(turns, count, pass, VB_MAX_DRAFT);
-    for (size_t i = 0; i < count; i++)
-        mtp_round_ends(turns[i].s);
-}
-
-void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct pass *pass)
-{
-    struct mtp_turn turns[MOST_PROPOSALS];
-    size_t N[MOST_PROPOSALS];
-    begin_turns(turns, proposals, count);
-    round_together(turns, count, pass, 1);
-    for (size_t i = 0; i < count; i++)
-        N[i] = mtp_row_count(turns[i].s, 0);
-    chain_together(turns, count, pass);
-    for (size_t i = 0; i < count; i++) {
-        for (int k = 0; k < turns[i].s->num_depths; k++)
-            mtp_cut(turns[i].s, k, N[i]);
-        mtp_round_ends(turns[i].s);
-    }
-}
-
-/* ---- parallel heads ---------------------------------------------------------------------------------------------- */
-
-/* How many rows of s->proposers a round has filled. */
-static size_t proposers_of(const struct mtp_turn *t)
+/* How many rows of s->proposing a round has filled. */
+static size_t proposing_of(const struct mtp_turn *t)
 {
     size_t n = 0;
     while (t->s->count >= 2 && (int)n < t->s->num_depths && drafts_at(t, (int)n, VB_MAX_DRAFT))
@@ -476,12 +430,12 @@ static size_t proposers_of(const struct mtp_turn *t)
     return n;
 }
 
-size_t mtp_proposers(struct mtp_state *s, struct pass *pass, int max)
+size_t mtp_proposing_rows(struct mtp_state *s, struct pass *pass, int max)
 {
     struct proposal p = {.max = max};
     struct mtp_turn turn = {.s = s, .p = &p};
     round_together(&turn, 1, pass, VB_MAX_DRAFT);
-    return proposers_of(&turn);
+    return proposing_of(&turn);
 }
 
 static void choose_from(struct mtp_turn *t, const float *logits, size_t n)
@@ -502,10 +456,10 @@ static size_t choose_at_once(struct mtp_turn *turns, size_t count, struct pass *
     size_t d = leader->net->width, V = leader->net->vocab_size, rows = 0, m = 0, n;
     size_t most = min_size(leader->room, pass->w.max_logit_rows);
     for (; m < count && same_network(&turns[0], &turns[m]); m++) {
-        n = proposers_of(&turns[m]);
+        n = proposing_of(&turns[m]);
         if (rows + n > most)
             break;
-        memcpy(leader->h + rows * d, turns[m].s->proposers, n * d * sizeof *leader->h);
+        memcpy(leader->h + rows * d, turns[m].s->proposing, n * d * sizeof *leader->h);
         rows += n;
     }
     assert(m);
@@ -513,17 +467,45 @@ static size_t choose_at_once(struct mtp_turn *turns, size_t count, struct pass *
         leader->net->type->logits(leader->net, pass, 0, pass->w.logits, leader->h, 0, rows);
     rows = 0;
     for (size_t i = 0; i < m; i++, rows += n) {
-        n = proposers_of(&turns[i]);
+        n = proposing_of(&turns[i]);
         choose_from(&turns[i], pass->w.logits + rows * V, n);
     }
     return m;
 }
 
-void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct pass *pass)
+/* ---- drafter_type.propose_together ------------------------------------------------------------------------------- */
+
+static void begin_turns(struct mtp_turn *turns, struct proposal *proposals, size_t count)
+{
+    assert(count <= MOST_PROPOSALS);
+    for (size_t i = 0; i < count; i++) {
+        turns[i] = (struct mtp_turn){.s = &mtp_of(proposals[i].drafter)->state, .p = &proposals[i]};
+        mtp_catch_up(turns[i].s);
+    }
+}
+
+/* Drafts by depths that take turns, after those of the round. */
+static void propose_in_turns(struct mtp_turn *turns, size_t count, struct pass *pass)
+{
+    size_t N[MOST_PROPOSALS];
+    for (size_t i = 0; i < count; i++)
+        N[i] = mtp_row_count(turns[i].s, 0);
+    chain_together(turns, count, pass);
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < turns[i].s->num_depths; k++)
+            mtp_cut(turns[i].s, k, N[i]);
+}
+
+void mtp_drafter_propose(struct proposal *proposals, size_t count, struct pass *pass)
 {
     struct mtp_turn turns[MOST_PROPOSALS];
+    enum draft_order order = mtp_of(proposals[0].drafter)->state.method.order;
     begin_turns(turns, proposals, count);
-    round_together(turns, count, pass, VB_MAX_DRAFT);
-    for (size_t i = 0; i < count;)
+    round_together(turns, count, pass, order == TAKING_TURNS ? 1 : VB_MAX_DRAFT);
+    if (order == TAKING_TURNS)
+        propose_in_turns(turns, count, pass);
+    for (size_t i = 0; i < count && order == ALL_AT_ONCE;)
         i += choose_at_once(turns + i, count - i, pass);
+    for (size_t i = 0; i < count && order != ALL_AT_ONCE; i++)
+        mtp_round_ends(turns[i].s);
 }

@@ -2,7 +2,7 @@
  *
  *     u64 depths, d, numbers in a row (with its padding and the row of the index cache), fingerprint of the head (0:
  *     the model's modules draft);
- *         hidden (0 or 1), missing (0 or 1), first_pending, pending_count
+ *         hidden (0 or 1), lost (0 or 1), first_pending, pending_count
  *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length,
  *                 numbers]; then rows of the index cache, if the module has an indexer
  *     f32 pending [pending_count, d]
@@ -20,7 +20,7 @@
 #include "engine/base/numbers.h"
 #include "engine/pass/session_file.h"
 
-enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, MISSING, FIRST_PENDING, PENDING, NUMBERS };
+enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, LOST, FIRST_PENDING, PENDING, NUMBERS };
 
 /* Returns the numbers of a row and of its index row together. */
 static size_t row_numbers(const struct mtp_state *s)
@@ -59,16 +59,16 @@ void mtp_drafter_save(struct drafter *drafter, struct pass *pass, size_t pos, in
     if (N > mtp_row_count(s, 0) + VB_MAX_DRAFT + 1)
         mtp_round(s, pass, NULL, 0, &failed); /* so that what is pending fits into every drafter */
     needed = min_size(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
-    hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are
-                                                                   not there */
+    /* after a load without hidden states, and after a cut, they are not there */
+    hidden = hidden && !s->lost.for_good && s->first_pending <= needed;
     if (!hidden) {
-        int missing = s->missing;
-        s->missing = 0;
+        int now = s->lost.now;
+        s->lost.now = 0;
         mtp_round(s, pass, NULL, 0, &failed);
-        s->missing = missing;
+        s->lost.now = now;
         needed = N - 1;
     }
-    uint64_t head[NUMBERS] = {[HIDDEN] = (uint64_t)hidden, [MISSING] = hidden && s->missing, [FIRST_PENDING] = needed,
+    uint64_t head[NUMBERS] = {[HIDDEN] = (uint64_t)hidden, [LOST] = hidden && s->lost.now, [FIRST_PENDING] = needed,
                               [PENDING] = hidden ? N - needed : 0};
     describe(s, head);
     session_write(out, head, sizeof head);
@@ -90,12 +90,12 @@ void mtp_drafter_save(struct drafter *drafter, struct pass *pass, size_t pos, in
  * is not there. */
 static int fits(const struct mtp_state *s, int k, size_t N, size_t first_pending)
 {
-    size_t n = mtp_row_count(s, k), before = k ? mtp_row_count(s, k - 1) : N;
+    size_t n = mtp_row_count(s, k), before = k ? mtp_row_count(s, k - 1) : N, ahead = mtp_hidden_ahead(s, k);
     if (k == 0)
         return n <= N && first_pending == min_size(n, N - 1);
-    if (s->by_step || s->parallel)
+    if (!ahead) /* its rows do not depend on those of the depth before */
         return n <= N && n >= first_pending;
-    return n <= before && n + 1 >= before && n <= (N > (size_t)k ? N - (size_t)k : 0);
+    return n <= before && n + 1 >= before && n <= (N > ahead ? N - ahead : 0);
 }
 
 static int read_depth(struct mtp_state *s, int k, size_t most, struct session_reader *in)
@@ -146,7 +146,7 @@ int mtp_drafter_load(struct drafter *drafter, struct pass *pass, size_t pos, con
         return DRAFTER_WRONG;
     if (head[DEPTHS] < ours[DEPTHS] || head[WIDTH] != ours[WIDTH] || head[ROW] != ours[ROW] || head[HEAD] != ours[HEAD])
         return DRAFTER_OTHER;
-    if (head[HIDDEN] > 1 || head[MISSING] > head[HIDDEN] || head[FIRST_PENDING] >= N ||
+    if (head[HIDDEN] > 1 || head[LOST] > head[HIDDEN] || head[FIRST_PENDING] >= N ||
         head[PENDING] != (head[HIDDEN] ? N - head[FIRST_PENDING] : 0) || head[PENDING] > s->room)
         return DRAFTER_WRONG;
     if (read_depths(s, head, N, in) ||
@@ -158,7 +158,7 @@ int mtp_drafter_load(struct drafter *drafter, struct pass *pass, size_t pos, con
     s->pending_count = N - s->first_pending; /* without hidden states the one that is missing: zeros */
     if (!head[HIDDEN])
         memset(s->pending, 0, s->net->width * sizeof *s->pending);
-    s->missing = head[HIDDEN] ? (int)head[MISSING] : 1;
-    s->never = !head[HIDDEN];
-    return s->never && s->pending_count != 1 ? DRAFTER_WRONG : DRAFTER_LOADED; /* all others were made final */
+    s->lost.now = head[HIDDEN] ? (int)head[LOST] : 1;
+    s->lost.for_good = !head[HIDDEN];
+    return s->lost.for_good && s->pending_count != 1 ? DRAFTER_WRONG : DRAFTER_LOADED; /* all others were made final */
 }

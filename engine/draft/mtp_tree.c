@@ -83,14 +83,12 @@ static void expand(struct mtp_state *s, struct pass *pass, size_t N, size_t last
         grow(s, rows[j], s->tree.logits + j * V, failed);
 }
 
-void mtp_propose_tree(struct drafter *d, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed)
+/* Each node of a level has what the row of its parent proposes. */
+static void tree_of_rows(struct mtp_state *s, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed)
 {
-    struct mtp_state *s = &mtp_of(d)->state;
     struct tree_builder *b = &s->tree.builder;
     size_t before = mtp_row_count(s, 0);
     int32_t best;
-    tree_begin(b);
-    tree->count = 0;
     int any = mtp_round(s, pass, &best, 1, failed);
     size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
     if (any) {
@@ -103,4 +101,45 @@ void mtp_propose_tree(struct drafter *d, struct pass *pass, struct draft_tree *t
         trace_choose(s->options.tracer, 0, s->head_row, tree->token[i], i + 1);
     mtp_cut(s, 0, N);
     mtp_round_ends(s);
+}
+
+/* Level k+1 of a tree whose drafts are made at once: the best tokens of depth k, after each node of the frontier.
+ * Returns whether there are any. */
+static int grow_alike(struct mtp_state *s, const float *logits, int k, size_t *failed)
+{
+    struct tree_builder *b = &s->tree.builder;
+    int32_t tokens[VB_MAX_TOPK];
+    double p[VB_MAX_TOPK];
+    int n = k && !tree_advance(b)
+                ? 0
+                : drafter_best(&s->options, logits, s->net->vocab_size, b->topk, tokens, p, failed);
+    for (int i = 0; i < (k ? b->frontier_count : 1); i++)
+        tree_grow(b, k ? b->frontier[i] : -1, tokens, p, n);
+    return n > 0;
+}
+
+static void tree_at_once(struct mtp_state *s, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed)
+{
+    size_t V = s->net->vocab_size;
+    mtp_catch_up(s);
+    int levels = (int)mtp_proposing_rows(s, pass, depth), k = 0;
+    if (!levels)
+        return;
+    s->net->type->logits(s->net, pass, 0, pass->w.logits, s->proposing, 0, (size_t)levels);
+    while (k < levels && grow_alike(s, pass->w.logits + (size_t)k * V, k, failed))
+        k++;
+    tree_prune(&s->tree.builder, tree);
+    for (int i = 0; i < tree->count; i++)
+        trace_choose(s->options.tracer, tree->depth[i] - 1, s->head_row, tree->token[i], i + 1);
+}
+
+void mtp_propose_tree(struct drafter *d, struct pass *pass, struct draft_tree *tree, int depth, size_t *failed)
+{
+    struct mtp_state *s = &mtp_of(d)->state;
+    tree_begin(&s->tree.builder);
+    tree->count = 0;
+    if (s->method.order == ALL_AT_ONCE)
+        tree_at_once(s, pass, tree, depth, failed);
+    else
+        tree_of_rows(s, pass, tree, depth, failed);
 }
