@@ -24,57 +24,14 @@
 #include "engine/files/checkpoint_internal.h"
 #include "engine/base/numbers.h"
 #include "engine/files/gguf.h"
+#include "engine/files/tensor_names.h"
 #include "simd/decode.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
-    const char *gguf, *hf;
-} outside[] = {
-    {"token_embd.weight", "model.embed_tokens.weight"},
-    {"output_norm.weight", "model.norm.weight"},
-    {"output.weight", "lm_head.weight"},
-}, inside[] = { /* after the prefixes blk.L. and model.layers.L. */
-    {"attn_norm.weight", "input_layernorm.weight"},
-    {"attn_q.weight", "self_attn.q_proj.weight"},
-    {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
-    {"attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight"},
-    {"attn_q_b.weight", "self_attn.q_b_proj.weight"},
-    {"attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"},
-    {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
-    {"attn_kv_b.weight", "self_attn.kv_b_proj.weight"},
-    {"attn_output.weight", "self_attn.o_proj.weight"},
-    {"indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"},
-    {"indexer.attn_k.weight", "self_attn.indexer.wk.weight"},
-    {"indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"},
-    {"indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"},
-    {"indexer.proj.weight", "self_attn.indexer.weights_proj.weight"},
-    {"ffn_norm.weight", "post_attention_layernorm.weight"},
-    {"ffn_gate.weight", "mlp.gate_proj.weight"},
-    {"ffn_up.weight", "mlp.up_proj.weight"},
-    {"ffn_down.weight", "mlp.down_proj.weight"},
-    {"ffn_gate_inp.weight", "mlp.gate.weight"},
-    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
-    {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
-    {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
-    {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
-    {"nextn.embed_tokens.weight", "embed_tokens.weight"},
-    {"nextn.enorm.weight", "enorm.weight"},
-    {"nextn.hnorm.weight", "hnorm.weight"},
-    {"nextn.eh_proj.weight", "eh_proj.weight"},
-    {"nextn.shared_head_norm.weight", "shared_head.norm.weight"},
-    {"nextn.shared_head_head.weight", "shared_head.head.weight"},
-};
-
-static const struct {
-    const char *gguf, *hf[2]; /* two names: each expert has the rows of the first matrix, then those of the second */
-} experts[] = {
-    {"ffn_gate_exps.weight", {"gate_proj.weight", NULL}},
-    {"ffn_up_exps.weight", {"up_proj.weight", NULL}},
-    {"ffn_gate_up_exps.weight", {"gate_proj.weight", "up_proj.weight"}},
-    {"ffn_down_exps.weight", {"down_proj.weight", NULL}},
-};
+/* Tensors with two matrices for each expert: the rows of gate, then those of up. */
+static const char gate_up[] = "ffn_gate_up_exps.weight";
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 #define MOST_EXPERTS 65536 /* the same limit as for n_routed_experts in a config.json */
@@ -119,13 +76,25 @@ static int add_as(struct reader *r, const struct gguf_tensor *from, const char *
     return rc ? rc : add(r, &t, whole);
 }
 
+/* Adds *t under its name in Hugging Face's layout, in which `end` replaces "weight" if it is not NULL. */
+static int add_named(struct reader *r, struct tensor *t, const char *prefix, enum model_tensor name, size_t expert,
+                     const char *end)
+{
+    char part[TENSOR_MAX_NAME + 1], whole[TENSOR_MAX_NAME + 64];
+    tensor_name(part, sizeof part, tensor_names[name].hf, expert, end);
+    snprintf(whole, sizeof whole, "%s%s", prefix, part);
+    return add(r, t, whole);
+}
+
 /* ---- experts ---- */
 
-static int add_experts(struct reader *r, const struct gguf_tensor *from, const char *prefix, const char *const names[2])
+/* The matrices of all experts of a layer. `parts`: how many matrices each of them has, `first` and maybe the next
+ * one. */
+static int add_experts(struct reader *r, const struct gguf_tensor *from, const char *prefix, enum model_tensor first,
+                       int parts)
 {
-    char whole[TENSOR_MAX_NAME + 1];
     struct tensor t;
-    int parts = names[1] ? 2 : 1, rc = begin(r, &t, from);
+    int rc = begin(r, &t, from);
     if (rc)
         return rc;
     if (from->ndim != 3 || from->shape[0] > MOST_EXPERTS || from->shape[1] % parts)
@@ -140,20 +109,18 @@ static int add_experts(struct reader *r, const struct gguf_tensor *from, const c
     t.bytes /= (size_t)matrices;
     for (int64_t i = 0; !rc && i < matrices; i++) {
         t.data = from->data + (size_t)i * t.bytes;
-        snprintf(whole, sizeof whole, "%smlp.experts.%lld.%s", prefix, (long long)(i / parts), names[i % parts]);
-        rc = add(r, &t, whole);
+        rc = add_named(r, &t, prefix, (enum model_tensor)(first + i % parts), (size_t)(i / parts), NULL);
     }
     return rc;
 }
 
-/* Adds a tensor for the number of each expert in the list `from`. `name` is the name of an expert's matrix, and `end`
- * replaces "weight" in it. `matrices` is the tensor of the matrices, or NULL if there is none. */
+/* Adds a tensor for the number of each expert in the list `from`, which belongs to the matrix `of`. `end` replaces
+ * "weight" in its name. `matrices` is the tensor of the matrices, or NULL if there is none. */
 static int add_expert_scales(struct reader *r, const struct gguf_tensor *from, const struct gguf_tensor *matrices,
-                             const char *prefix, const char *name, const char *end)
+                             const char *prefix, enum model_tensor of, const char *end)
 {
-    char whole[TENSOR_MAX_NAME + 1];
     struct tensor t;
-    int rc = begin(r, &t, from), length = (int)(strlen(name) - strlen("weight"));
+    int rc = begin(r, &t, from);
     if (rc)
         return rc;
     if (from->ndim != 1 || t.dtype != DTYPE_F32 || !matrices || matrices->ndim != 3 ||
@@ -165,8 +132,7 @@ static int add_expert_scales(struct reader *r, const struct gguf_tensor *from, c
     t.bytes = sizeof(float);
     for (int64_t e = 0; !rc && e < from->shape[0]; e++) {
         t.data = from->data + (size_t)e * sizeof(float);
-        snprintf(whole, sizeof whole, "%smlp.experts.%lld.%.*s%s", prefix, (long long)e, length, name, end);
-        rc = add(r, &t, whole);
+        rc = add_named(r, &t, prefix, of, (size_t)e, end);
     }
     return rc;
 }
@@ -238,13 +204,6 @@ static void join(unsigned char *to, size_t size, const struct part *k, const str
     }
 }
 
-static int add_named(struct reader *r, struct tensor *t, const char *prefix, const char *name)
-{
-    char whole[TENSOR_MAX_NAME + 1];
-    snprintf(whole, sizeof whole, "%s%s", prefix, name);
-    return add(r, t, whole);
-}
-
 /* Sets the shape to [H rows, cols]. */
 static void set_shape(struct reader *r, struct tensor *t, size_t rows, size_t cols)
 {
@@ -284,7 +243,7 @@ static int add_joined(struct reader *r, struct tensor *t, const struct part *k, 
     if (copy)
         join(copy, size, k, v, (size_t)r->heads, wide);
     vb_free(&r->c->allocator, wide);
-    return copy ? add_named(r, t, prefix, "self_attn.kv_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
+    return copy ? add_named(r, t, prefix, TENSOR_KV_B_PROJ, 0, NULL) : checkpoint_no_memory(r->c, r->err);
 }
 
 /* Adds a transposed copy of an attn_k_b that is not quantized, for use with a quantized attn_v_b. */
@@ -295,7 +254,7 @@ static int add_turned(struct reader *r, struct tensor *t, const struct part *k, 
     unsigned char *copy = begin_copy(r, t, k->size);
     for (size_t h = 0; copy && h < (size_t)r->heads; h++)
         transpose(copy + h * head, k->data + h * head, k->rows, k->cols, k->size);
-    return copy ? add_named(r, t, prefix, "self_attn.k_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
+    return copy ? add_named(r, t, prefix, TENSOR_K_B_PROJ, 0, NULL) : checkpoint_no_memory(r->c, r->err);
 }
 
 static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struct gguf_tensor *v_b, const char *prefix)
@@ -312,112 +271,108 @@ static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struc
         return add_joined(r, &keys, &k, &v, prefix);
     set_shape(r, &keys, k.rows, k.cols);
     set_shape(r, &values, v.rows, v.cols);
-    rc = dtype_is_quantized(k.dtype) ? add_named(r, &keys, prefix, "self_attn.k_b_proj_transposed.weight")
+    rc = dtype_is_quantized(k.dtype) ? add_named(r, &keys, prefix, TENSOR_K_B_TRANSPOSED, 0, NULL)
                                      : add_turned(r, &keys, &k, prefix);
-    return rc ? rc : add_named(r, &values, prefix, "self_attn.v_b_proj.weight");
+    return rc ? rc : add_named(r, &values, prefix, TENSOR_V_B_PROJ, 0, NULL);
 }
 
-/* `rest` is the part of a tensor's name after blk.L. If the tensor is attn_k_b or attn_v_b and the layer has both, but
- * no attn_kv_b, returns 1 and sets *k_b and *v_b. Otherwise returns 0. */
-static int is_of_pair(const struct reader *r, const char *block, const char *rest, const struct gguf_tensor **k_b,
-                      const struct gguf_tensor **v_b)
+/* Returns the tensor of this layer with this name, or NULL. */
+static const struct gguf_tensor *in_block(const struct reader *r, const char *block, const char *rest)
 {
-    char name[TENSOR_MAX_NAME + 1];
-    if (strcmp(rest, "attn_k_b.weight") && strcmp(rest, "attn_v_b.weight"))
-        return 0;
-    snprintf(name, sizeof name, "%sattn_kv_b.weight", block);
-    if (gguf_find_tensor(r->g, name))
-        return 0;
-    snprintf(name, sizeof name, "%sattn_k_b.weight", block);
-    *k_b = gguf_find_tensor(r->g, name);
-    snprintf(name, sizeof name, "%sattn_v_b.weight", block);
-    *v_b = gguf_find_tensor(r->g, name);
-    return *k_b && *v_b;
+    char name[TENSOR_MAX_NAME + 32];
+    snprintf(name, sizeof name, "%s%s", block, rest);
+    return gguf_find_tensor(r->g, name);
+}
+
+/* Adds attn_k_b or attn_v_b. If the layer has both and no attn_kv_b, they are added together, with the first. */
+static int add_one_of_pair(struct reader *r, const struct gguf_tensor *t, const char *block, const char *rest,
+                           const char *prefix)
+{
+    const struct gguf_tensor *k_b = in_block(r, block, tensor_names[TENSOR_K_B_TRANSPOSED].gguf);
+    const struct gguf_tensor *v_b = in_block(r, block, tensor_names[TENSOR_V_B_PROJ].gguf);
+    if (in_block(r, block, tensor_names[TENSOR_KV_B_PROJ].gguf) || !k_b || !v_b)
+        return add_as(r, t, block, rest);
+    return t == k_b ? add_pair(r, k_b, v_b, prefix) : VB_OK;
 }
 
 /* ---- names ---- */
 
-/* Returns the usual name of a matrix of a layer (or, if `layer` is 0, of one outside of all layers), or NULL. */
-static const char *usual_name(const char *matrix, int layer)
+/* Returns the tensor of a layer (or, if `layer` is 0, one outside of all layers) that GGUF calls `name`; else
+ * MODEL_TENSORS. */
+static enum model_tensor tensor_called(const char *name, int layer)
 {
-    for (size_t i = 0; i < (layer ? COUNT(inside) : COUNT(outside)); i++)
-        if (!strcmp(matrix, layer ? inside[i].gguf : outside[i].gguf))
-            return layer ? inside[i].hf : outside[i].hf;
-    if (!layer || strcmp(matrix, "attn_k_b.weight"))
-        return layer && !strcmp(matrix, "attn_v_b.weight") ? "self_attn.v_b_proj.weight" : NULL;
-    return "self_attn.k_b_proj_transposed.weight"; /* only a quantized attn_k_b has this name; see the top of the
-                                                      file */
+    enum model_tensor t = layer ? 0 : TENSORS_OUTSIDE, end = layer ? TENSORS_OUTSIDE : MODEL_TENSORS;
+    while (t < end && (!tensor_names[t].gguf || strcmp(tensor_names[t].gguf, name)))
+        t++;
+    return t < end ? t : MODEL_TENSORS;
 }
+
+static int is_of_experts(enum model_tensor t) { return t >= TENSOR_EXPERT_GATE_PROJ && t <= TENSOR_EXPERT_DOWN_PROJ; }
 
 /* If `rest` names the scale of a matrix or of its activations, adds it, sets *rc to the result, and returns 1. Else
  * returns 0. */
-static int add_scale(struct reader *r, const struct gguf_tensor *t, const char *rest, const char *prefix, int layer,
-                     int *rc)
+static int add_scale(struct reader *r, const struct gguf_tensor *t, const char *rest, const char *block,
+                     const char *prefix, int *rc)
 {
     static const struct {
         const char *gguf, *hf;
     } ends[] = {{".input_scale", "input_scale"}, {".scale", "weight_scale_2"}};
-    char matrix[TENSOR_MAX_NAME + 16], name[2 * TENSOR_MAX_NAME];
-    size_t k = 0, i = 0;
+    char matrix[TENSOR_MAX_NAME + 16];
+    struct tensor scale;
+    size_t k = 0;
     while (k < COUNT(ends) && !vb_ends_with(rest, ends[k].gguf))
         k++;
     if (k == COUNT(ends))
         return 0;
     snprintf(matrix, sizeof matrix, "%.*s.weight", (int)(strlen(rest) - strlen(ends[k].gguf)), rest);
-    const char *hf = usual_name(matrix, layer);
-    if (hf) {
-        snprintf(name, sizeof name, "%.*s%s", (int)(strlen(hf) - strlen("weight")), hf, ends[k].hf);
-        *rc = add_as(r, t, prefix, name);
+    int both = *block && !strcmp(matrix, gate_up);
+    enum model_tensor of = both ? TENSOR_EXPERT_GATE_PROJ : tensor_called(matrix, *block);
+    if (of == MODEL_TENSORS)
+        return 0;
+    if (!is_of_experts(of)) {
+        *rc = begin(r, &scale, t);
+        *rc = *rc ? *rc : add_named(r, &scale, prefix, of, 0, ends[k].hf);
         return 1;
     }
-    while (i < COUNT(experts) && (!layer || strcmp(matrix, experts[i].gguf)))
-        i++;
-    snprintf(name, sizeof name, "%.*s%s", (int)(t->name.size - strlen(rest)), t->name.s, matrix);
-    for (size_t part = 0; i < COUNT(experts) && part < 2 && experts[i].hf[part]; part++)
-        if ((*rc = add_expert_scales(r, t, gguf_find_tensor(r->g, name), prefix, experts[i].hf[part], ends[k].hf)))
-            break;
-    return i < COUNT(experts);
+    *rc = add_expert_scales(r, t, in_block(r, block, matrix), prefix, of, ends[k].hf);
+    if (both && !*rc)
+        *rc = add_expert_scales(r, t, in_block(r, block, matrix), prefix, TENSOR_EXPERT_UP_PROJ, ends[k].hf);
+    return 1;
 }
 
-static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const char *block, const char *rest,
-                        const char *prefix)
+/* Adds the tensor `rest` of a layer or, if `block` is empty, one outside of all layers. A tensor with an unknown name
+ * keeps it. Opening the model then fails, because no part of the model uses this tensor. */
+static int add_known(struct reader *r, const struct gguf_tensor *from, const char *block, const char *rest,
+                     const char *prefix)
 {
-    const struct gguf_tensor *k_b, *v_b;
-    for (size_t i = 0; i < COUNT(inside); i++)
-        if (!strcmp(rest, inside[i].gguf))
-            return add_as(r, t, prefix, inside[i].hf);
-    for (size_t i = 0; i < COUNT(experts); i++)
-        if (!strcmp(rest, experts[i].gguf))
-            return add_experts(r, t, prefix, experts[i].hf);
+    enum model_tensor name = tensor_called(rest, *block);
+    struct tensor t;
     int rc;
-    if (add_scale(r, t, rest, prefix, 1, &rc))
-        return rc;
-    if (is_of_pair(r, block, rest, &k_b, &v_b))
-        return t == k_b ? add_pair(r, k_b, v_b, prefix) : VB_OK;
-    return add_as(r, t, block, rest);
+    if (*block && !strcmp(rest, gate_up))
+        return add_experts(r, from, prefix, TENSOR_EXPERT_GATE_PROJ, 2);
+    if (is_of_experts(name))
+        return add_experts(r, from, prefix, name, 1);
+    if (name == TENSOR_K_B_TRANSPOSED || name == TENSOR_V_B_PROJ)
+        return add_one_of_pair(r, from, block, rest, prefix);
+    if (name != MODEL_TENSORS)
+        return (rc = begin(r, &t, from)) ? rc : add_named(r, &t, prefix, name, 0, NULL);
+    return add_scale(r, from, rest, block, prefix, &rc) ? rc : add_as(r, from, block, rest);
 }
 
-/* A tensor with an unknown name keeps it. Opening the model then fails, because no part of the model uses this
- * tensor. */
 static int add_tensor(struct reader *r, const struct gguf_tensor *t)
 {
     char name[TENSOR_MAX_NAME + 1], block[32], prefix[32];
-    int layer, at = 0, rc;
+    int layer, at = 0;
     memcpy(name, t->name.s, t->name.size);
     name[t->name.size] = 0;
-    for (size_t i = 0; i < COUNT(outside); i++)
-        if (!strcmp(name, outside[i].gguf))
-            return add_as(r, t, "", outside[i].hf);
-    if (add_scale(r, t, name, "", 0, &rc))
-        return rc;
     if (sscanf(name, "blk.%6d.%n", &layer, &at) < 1 || !at || layer < 0)
-        return add_as(r, t, "", name);
+        return add_known(r, t, "", name, "");
     snprintf(block, sizeof block, "blk.%d.", layer);
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
-    if (strncmp(name, block, (size_t)at) || strlen(block) != (size_t)at) /* names such as blk.+1. or blk.01. are
-                                                                            unknown */
+    if (strncmp(name, block, (size_t)at) || strlen(block) != (size_t)at) /* names such as blk.+1. or blk.01. are unknown
+                                                                          */
         return add_as(r, t, "", name);
-    return add_of_layer(r, t, block, name + at, prefix);
+    return add_known(r, t, block, name + at, prefix);
 }
 
 int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_allocator *a, vb_error *err)

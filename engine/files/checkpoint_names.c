@@ -1,5 +1,6 @@
 /* engine/files/checkpoint_names.c -- gives the tensors of other layouts the names and shapes that this project uses. */
 #include "engine/files/checkpoint_internal.h"
+#include "engine/files/tensor_names.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,38 +14,11 @@ static const struct {
     {"language_model.lm_head.", "lm_head."},
 };
 
-/* Names in a layer of Mistral's own files, as vLLM (mistral_large_3.py) and llama.cpp (conversion/mistral.py) read
- * them. The rows of all matrices, also of those whose outputs RoPE rotates, have the same order as in Hugging Face's
- * files, so nothing is permuted. */
+/* What follows a matrix's name in Mistral's own files. The rows of all matrices, also of those whose outputs RoPE
+ * rotates, have the same order as in Hugging Face's files, so nothing is permuted. */
 static const struct {
     const char *there, *here;
-} mistral_parts[] = {
-    {"attention_norm.", "input_layernorm."},
-    {"attention.wq.", "self_attn.q_proj."},
-    {"attention.wq_a.", "self_attn.q_a_proj."},
-    {"attention.q_a_norm.", "self_attn.q_a_layernorm."},
-    {"attention.wq_b.", "self_attn.q_b_proj."},
-    {"attention.wkv_a_with_mqa.", "self_attn.kv_a_proj_with_mqa."},
-    {"attention.kv_a_norm.", "self_attn.kv_a_layernorm."},
-    {"attention.wkv_b.", "self_attn.kv_b_proj."},
-    {"attention.wo.", "self_attn.o_proj."},
-    {"ffn_norm.", "post_attention_layernorm."},
-    {"gate.", "mlp.gate."},
-    {"feed_forward.", "mlp."}, /* here and in the next two lines, mistral_words also replaces w1, w2 and w3 */
-    {"shared_experts.", "mlp.shared_experts."},
-    {"experts.", "mlp.experts."},
-};
-static const struct {
-    const char *there, *here;
-} mistral_words[] = {
-    {".w1.", ".gate_proj."}, {".w2.", ".down_proj."}, {".w3.", ".up_proj."},
-    {".qscale_weight", ".weight_scale_inv"}, {".qscale_act", ".activation_scale"},
-};
-static const struct {
-    const char *there, *here;
-} mistral_outside[] = {
-    {"tok_embeddings.", "model.embed_tokens."}, {"norm.", "model.norm."}, {"output.", "lm_head."},
-};
+} mistral_ends[] = {{"qscale_weight", "weight_scale_inv"}, {"qscale_act", "activation_scale"}};
 
 /* A list that the new tensors are added to. */
 struct renaming {
@@ -147,38 +121,25 @@ static int add_named(const struct renaming *r, const struct tensor *t, const cha
     return add(r, t, name);
 }
 
-static void replace(char *name, size_t room, const char *there, const char *here)
-{
-    char end[TENSOR_MAX_NAME + 64];
-    char *at = strstr(name, there);
-    if (!at)
-        return;
-    snprintf(end, sizeof end, "%s", at + strlen(there));
-    snprintf(at, room - (size_t)(at - name), "%s%s", here, end);
-}
-
 /* Writes the Hugging Face name of the tensor `old` of Mistral's own files to `name`. If there is none, `name` is not
  * changed. */
 static void rename_mistral(char *name, size_t room, const char *old)
 {
     static const char layers[] = "layers.";
-    size_t i = 0, count = sizeof mistral_parts / sizeof *mistral_parts;
-    if (starts_with(old, layers)) {
-        size_t part = sizeof layers - 1 + strspn(old + sizeof layers - 1, "0123456789");
-        part += old[part] == '.';
-        while (i < count && !starts_with(old + part, mistral_parts[i].there))
-            i++;
-        if (i == count)
-            return;
-        snprintf(name, room, "model.%.*s%s%s", (int)part, old, mistral_parts[i].here,
-                 old + part + strlen(mistral_parts[i].there));
-        for (i = 0; i < sizeof mistral_words / sizeof *mistral_words; i++)
-            replace(name, room, mistral_words[i].there, mistral_words[i].here);
+    size_t part = starts_with(old, layers) ? sizeof layers - 1 + strspn(old + sizeof layers - 1, "0123456789") : 0,
+           expert;
+    part += part && old[part] == '.';
+    for (enum model_tensor t = part ? 0 : TENSORS_OUTSIDE; t < (part ? TENSORS_OUTSIDE : MODEL_TENSORS); t++) {
+        const char *end = tensor_name_rest(tensor_names[t].mistral, old + part, &expert);
+        if (!end)
+            continue;
+        for (size_t i = 0; i < sizeof mistral_ends / sizeof *mistral_ends; i++)
+            if (!strcmp(end, mistral_ends[i].there))
+                end = mistral_ends[i].here;
+        int size = snprintf(name, room, "%s%.*s", part ? "model." : "", (int)part, old);
+        tensor_name(name + size, room - (size_t)size, tensor_names[t].hf, expert, end);
         return;
     }
-    for (i = 0; i < sizeof mistral_outside / sizeof *mistral_outside; i++)
-        if (starts_with(old, mistral_outside[i].there))
-            snprintf(name, room, "%s%s", mistral_outside[i].here, old + strlen(mistral_outside[i].there));
 }
 
 static int needs_renaming(const struct tensor *t)
@@ -193,7 +154,7 @@ static int needs_renaming(const struct tensor *t)
 static int is_mistral(const struct checkpoint *c)
 {
     size_t i = 0;
-    while (i < c->count && strcmp(c->tensors[i].name, "tok_embeddings.weight"))
+    while (i < c->count && strcmp(c->tensors[i].name, tensor_names[TENSOR_EMBED_TOKENS].mistral))
         i++;
     return i < c->count;
 }

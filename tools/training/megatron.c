@@ -1,9 +1,7 @@
 /* tools/training/megatron.c -- weights of MTP modules under the names of Megatron-LM.
  *
  * A tensor of module k is called mtp.layers.K.NAME there, and model.layers.L+K.NAME in a checkpoint of L layers. The
- * table below has both NAMEs. They were read from Megatron-Bridge's mapping of DeepSeek models
- * (src/megatron/bridge/models/deepseek/common.py in November 2026), which uses the numbers as they are. Three things
- * differ in Megatron:
+ * table engine/files/tensor_names.c has both NAMEs. Three things differ in Megatron:
  *
  *   - The gate and up projections of an MLP are one matrix, gate first.
  *   - The norms before kv_b_proj and q_b_proj belong to these projections with Transformer Engine, and have names of
@@ -16,73 +14,28 @@
 #include <string.h>
 
 #include "engine/base/new_file.h"
+#include "engine/files/tensor_names.h"
 #include "tools/training/training.h"
 
 #define NAME_SIZE 256
 
-enum megatron_part { WHOLE, FIRST_HALF, SECOND_HALF }; /* the rows that a tensor of ours has in Megatron's */
-
-static const struct {
-    const char *ours, *theirs, *also; /* %d: the number of an expert. also: another name in Megatron; NULL: there is
-                                         none */
-    enum megatron_part half;
-    int outside; /* not in the decoder layer */
-} table[] = {
-    {"enorm.weight", "enorm.weight", NULL, WHOLE, 1},
-    {"hnorm.weight", "hnorm.weight", NULL, WHOLE, 1},
-    {"eh_proj.weight", "eh_proj.weight", NULL, WHOLE, 1},
-    {"shared_head.norm.weight", "final_layernorm.weight", NULL, WHOLE, 1},
-    {"input_layernorm.weight", "input_layernorm.weight", "self_attention.linear_q_proj.layer_norm_weight", WHOLE, 0},
-    {"self_attn.q_proj.weight", "self_attention.linear_q_proj.weight", NULL, WHOLE, 0},
-    {"self_attn.q_a_proj.weight", "self_attention.linear_q_down_proj.weight", NULL, WHOLE, 0},
-    {"self_attn.q_a_layernorm.weight", "self_attention.linear_q_up_proj.layer_norm_weight",
-     "self_attention.q_layernorm.weight", WHOLE, 0},
-    {"self_attn.q_b_proj.weight", "self_attention.linear_q_up_proj.weight", NULL, WHOLE, 0},
-    {"self_attn.kv_a_proj_with_mqa.weight", "self_attention.linear_kv_down_proj.weight", NULL, WHOLE, 0},
-    {"self_attn.kv_a_layernorm.weight", "self_attention.linear_kv_up_proj.layer_norm_weight",
-     "self_attention.kv_layernorm.weight", WHOLE, 0},
-    {"self_attn.kv_b_proj.weight", "self_attention.linear_kv_up_proj.weight", NULL, WHOLE, 0},
-    {"self_attn.o_proj.weight", "self_attention.linear_proj.weight", NULL, WHOLE, 0},
-    {"post_attention_layernorm.weight", "pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight", WHOLE, 0},
-    {"mlp.gate_proj.weight", "mlp.linear_fc1.weight", NULL, FIRST_HALF, 0},
-    {"mlp.up_proj.weight", "mlp.linear_fc1.weight", NULL, SECOND_HALF, 0},
-    {"mlp.down_proj.weight", "mlp.linear_fc2.weight", NULL, WHOLE, 0},
-    {"mlp.gate.weight", "mlp.router.weight", NULL, WHOLE, 0},
-    {"mlp.gate.e_score_correction_bias", "mlp.router.expert_bias", NULL, WHOLE, 0},
-    {"mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.linear_fc1.weight", NULL, FIRST_HALF, 0},
-    {"mlp.shared_experts.up_proj.weight", "mlp.shared_experts.linear_fc1.weight", NULL, SECOND_HALF, 0},
-    {"mlp.shared_experts.down_proj.weight", "mlp.shared_experts.linear_fc2.weight", NULL, WHOLE, 0},
-    {"mlp.experts.%d.gate_proj.weight", "mlp.experts.linear_fc1.weight%d",
-     "mlp.experts.local_experts.%d.linear_fc1.weight", FIRST_HALF, 0},
-    {"mlp.experts.%d.up_proj.weight", "mlp.experts.linear_fc1.weight%d",
-     "mlp.experts.local_experts.%d.linear_fc1.weight", SECOND_HALF, 0},
-    {"mlp.experts.%d.down_proj.weight", "mlp.experts.linear_fc2.weight%d",
-     "mlp.experts.local_experts.%d.linear_fc2.weight", WHOLE, 0},
-};
-#define ROWS (sizeof table / sizeof *table)
-
-/* A tensor of a module: its row of the table, its module and, for an expert, its number. */
+/* A tensor of a module: its module and, for an expert, its number. */
 struct megatron_place {
-    size_t row;
-    int module, expert;
+    enum model_tensor tensor;
+    int module;
+    size_t expert;
 };
 
 /* Returns 0 if the tensor is none of a module's, or if Megatron has none such. */
 static int find_place(const char *name, int layers, struct megatron_place *out)
 {
-    int layer, used = 0, end;
+    int layer, used = 0;
     if (sscanf(name, "model.layers.%d.%n", &layer, &used) != 1 || !used || layer < layers)
         return 0;
-    for (size_t i = 0; i < ROWS; i++) {
-        const char *rest = name + used, *number = strstr(table[i].ours, "%d");
-        size_t head = number ? (size_t)(number - table[i].ours) : 0;
-        *out = (struct megatron_place){i, layer - layers, -1};
-        if (!number && !strcmp(rest, table[i].ours))
-            return 1;
-        if (number && !strncmp(rest, table[i].ours, head) && sscanf(rest + head, "%d%n", &out->expert, &end) == 1 &&
-            !strcmp(rest + head + end, number + 2))
-            return 1;
-    }
+    out->module = layer - layers;
+    for (out->tensor = 0; out->tensor < MODEL_TENSORS; out->tensor++)
+        if (tensor_name_is(tensor_names[out->tensor].hf, name + used, &out->expert))
+            return tensor_names[out->tensor].megatron != NULL;
     return 0;
 }
 
@@ -90,20 +43,16 @@ static int find_place(const char *name, int layers, struct megatron_place *out)
 static int name_of(const struct megatron_place *p, int i, char name[NAME_SIZE])
 {
     static const char *const layers[] = {"mtp_model_layer.", "transformer_layer."};
-    int also = i % 2, old = i / 2, outside = table[p->row].outside;
-    const char *theirs = also ? table[p->row].also : table[p->row].theirs, *number;
+    const struct tensor_names *names = &tensor_names[p->tensor];
+    int also = i % 2 && names->megatron_also, old = i / 2, outside = p->tensor >= TENSORS_OF_MODULE;
     if (i >= (outside ? 2 : 4))
         return 0;
-    if (!theirs) /* the same name again */
-        theirs = table[p->row].theirs;
     int size = snprintf(name, NAME_SIZE, "mtp.layers.%d.%s", p->module, outside ? "" : layers[old]);
-    number = strstr(theirs, "%d");
-    snprintf(name + size, NAME_SIZE - (size_t)size, "%.*s", number ? (int)(number - theirs) : (int)strlen(theirs),
-             theirs);
-    if (number)
-        snprintf(name + strlen(name), NAME_SIZE - strlen(name), "%d%s", p->expert, number + 2);
+    tensor_name(name + size, NAME_SIZE - (size_t)size, also ? names->megatron_also : names->megatron, p->expert, NULL);
     return 1;
 }
+
+static enum megatron_part part_of(const struct megatron_place *p) { return tensor_names[p->tensor].part; }
 
 static int num_layers(const struct training *r)
 {
@@ -120,12 +69,12 @@ static int find(const vb_tensors *file, const struct trained_tensor *t, int laye
 {
     char name[NAME_SIZE];
     struct megatron_place p;
-    *half = WHOLE;
+    *half = WHOLE_TENSOR;
     if (vb_tensors_find(file, t->name, out))
         return 1;
     if (!find_place(t->name, layers, &p))
         return 0;
-    *half = table[p.row].half;
+    *half = part_of(&p);
     for (int i = 0; name_of(&p, i, name); i++)
         if (vb_tensors_find(file, name, out))
             return 1;
@@ -147,7 +96,7 @@ static int read_tensor(const struct training *r, const char *path, const vb_tens
         name_of(&p, 0, name);
         return cli_fail(r->c, EXIT_OTHER, "%s: there is neither %s nor %s", path, t->name, name);
     }
-    rows *= half == WHOLE ? 1 : 2;
+    rows *= half == WHOLE_TENSOR ? 1 : 2;
     if (x.ndim != t->dimensions || x.shape[x.ndim - 1] != (int64_t)(t->dimensions == 1 ? rows * t->cols : t->cols) ||
         (x.ndim == 2 && x.shape[0] != (int64_t)rows))
         return cli_fail(r->c, EXIT_OTHER, "%s: %s is [%lld,%lld], wanted [%zu,%zu]", path, x.name,
@@ -190,7 +139,7 @@ static vb_tensor *tensor_called(const struct megatron_file *f, const char *name)
 static void add(struct megatron_file *f, const struct trained_tensor *t, const struct megatron_place *p)
 {
     char *name = f->names[f->count];
-    size_t count = t->rows * t->cols, halves = table[p->row].half == WHOLE ? 1 : 2;
+    size_t count = t->rows * t->cols, halves = part_of(p) == WHOLE_TENSOR ? 1 : 2;
     name_of(p, 0, name);
     vb_tensor *x = tensor_called(f, name);
     if (!x) {
@@ -200,7 +149,7 @@ static void add(struct megatron_file *f, const struct trained_tensor *t, const s
                          .bytes = halves * count * sizeof *t->w};
         x->data = cli_must(malloc(x->bytes + 1));
     }
-    memcpy((char *)(uintptr_t)x->data + (table[p->row].half == SECOND_HALF ? count * sizeof *t->w : 0), t->w,
+    memcpy((char *)(uintptr_t)x->data + (part_of(p) == SECOND_HALF ? count * sizeof *t->w : 0), t->w,
            count * sizeof *t->w);
 }
 
