@@ -143,7 +143,7 @@ static const struct weight_view *source_of(const struct gguf_planned *t, size_t 
     if (t->layout != GGUF_EXPERTS)
         return &t->matrix;
     *i = row % rows;
-    return gguf_expert_matrix(t->experts, row / rows, t->which);
+    return expert_matrix(t->which, &t->experts[row / rows]);
 }
 
 /* Decodes `count` rows of attn_k_b, all of attention head h, from row `from` of this head on. Row c of attn_k_b is

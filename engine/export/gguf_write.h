@@ -24,7 +24,7 @@
 #ifndef VB_GGUF_WRITE_H
 #define VB_GGUF_WRITE_H
 
-#include "engine/model/model.h"
+#include "engine/model/layer_tensors.h"
 
 /* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of
  * 32; a matrix whose rows have another length keeps its stored type. GGUF_AS_MXFP4 is not an option of the caller: a
@@ -58,7 +58,7 @@ struct gguf_planned {
     size_t head_stride;        /* for KEYS and VALUES: number of rows of `matrix` from the start of one attention head
                                   to the start of the next */
     const struct mlp *experts; /* for EXPERTS: all experts of the layer */
-    int which;                 /* for EXPERTS: the matrix of each expert; 0 gate, 1 up, 2 down */
+    enum model_tensor which;   /* for EXPERTS: the matrix of each expert */
 };
 
 struct gguf_written_type {

@@ -25,12 +25,6 @@ void gguf_put_bool(struct gguf_bytes *b, const char *key, int x);
 void gguf_put_string(struct gguf_bytes *b, const char *key, const char *s);
 void gguf_put_array(struct gguf_bytes *b, const char *key, enum gguf_type type, uint64_t count);
 
-/* Returns the gate, up or down matrix of expert e, for `which` = 0, 1 or 2. */
-static inline const struct weight_view *gguf_expert_matrix(const struct mlp *experts, size_t e, int which)
-{
-    return which == 0 ? &experts[e].gate_proj : which == 1 ? &experts[e].up_proj : &experts[e].down_proj;
-}
-
 void gguf_note(struct vb_quantize *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int gguf_no_memory(const struct vb_model *m, vb_error *err);
 

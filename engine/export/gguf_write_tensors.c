@@ -38,14 +38,17 @@ static const struct gguf_written_type *type_for(enum gguf_as as, const struct we
 
 /* Adds a tensor with layout GGUF_ROWS. The last extent of its shape is the length of a row. For another layout, the
  * caller changes the fields of the result. */
-static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as,
+static struct gguf_planned *add(struct planner *p, enum model_tensor name, enum gguf_role role,
                                 const struct weight_view *w, int ndim, const size_t shape[3])
 {
+    const enum gguf_as as_role[] = {[GGUF_LINEAR] = p->o->linear, [GGUF_EMBEDDING] = p->o->embedding,
+                                    [GGUF_HEAD] = p->o->head, [GGUF_OTHER] = GGUF_AS_F32};
     struct gguf_planned *t = &p->p->tensors[p->p->count++];
+    enum gguf_as as = as_role[role];
     size_t numbers = 1, cols = shape[ndim - 1];
     *t = (struct gguf_planned){.role = role, .type = type_for(as, w, cols), .ndim = ndim, .layout = GGUF_ROWS,
                                .matrix = *w};
-    snprintf(t->name, sizeof t->name, "%s%s", p->prefix, name);
+    snprintf(t->name, sizeof t->name, "%s%s", p->prefix, tensor_names[name].gguf);
     p->nvfp4 += w->type == WEIGHT_F4 && !is_mxfp4(w) && (as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0);
     memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
     t->kept = (as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0) && t->type->as != as && t->type != &type_mxfp4;
@@ -57,138 +60,96 @@ static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_r
     return t;
 }
 
-static void add_matrix(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as,
-                       const struct weight_view *w)
+static void add_vector(struct planner *p, enum model_tensor name, const float *v)
 {
-    add(p, name, role, as, w, 2, (size_t[3]){w->rows, w->cols});
-}
-
-static void add_linear(struct planner *p, const char *name, const struct weight_view *w)
-{
-    add_matrix(p, name, GGUF_LINEAR, p->o->linear, w);
-}
-
-static void add_vector(struct planner *p, const char *name, const float *v, int count)
-{
-    size_t n = (size_t)count;
+    size_t n = layer_tensors[name].rows(&p->c->dims);
     struct weight_view w = {.type = WEIGHT_F32, .data = v, .rows = 1, .cols = n, .stride = n};
-    add(p, name, GGUF_OTHER, GGUF_AS_F32, &w, 1, (size_t[3]){n});
+    add(p, name, GGUF_OTHER, &w, 1, (size_t[3]){n});
 }
 
 /* Adds W_uk or W_uv as a tensor [H, rows, cols]. W_uk is written transposed, so the groups of its MXFP4 codes cannot be
  * kept. */
-static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride,
-                      enum gguf_layout layout, int rows, int cols)
+static void add_heads(struct planner *p, enum model_tensor name, const struct mla *a)
 {
-    size_t shape[3] = {p->c->dims.H, (size_t)rows, (size_t)cols};
+    const struct dims *s = &p->c->dims;
+    int is_keys = name == TENSOR_K_B_TRANSPOSED;
+    const struct weight_view *w = is_keys ? &a->w_uk : &a->w_uv;
     struct weight_view source = *w;
-    if (layout == GGUF_KEYS && is_mxfp4(w))
+    if (is_keys && is_mxfp4(w))
         source.type = WEIGHT_F32; /* only type_for reads this */
-    struct gguf_planned *t = add(p, name, GGUF_LINEAR, p->o->linear, &source, 3, shape);
+    struct gguf_planned *t = add(p, name, GGUF_LINEAR, &source, 3,
+                                 (size_t[3]){s->H, layer_tensors[name].rows(s) / s->H, layer_tensors[name].cols(s)});
     t->matrix = *w;
-    t->layout = layout;
-    t->head_stride = stride;
+    t->layout = is_keys ? GGUF_KEYS : GGUF_VALUES;
+    t->head_stride = is_keys ? a->uk_stride : a->uv_stride;
 }
 
-/* llama.cpp's converter writes weights_proj as F32, too. A layer whose indexer is not used (the convention mtp-indexer)
- * has one. */
-static void add_indexer(struct planner *p, const struct mla *a)
+/* Adds a tensor with a matrix of each expert. If these matrices are stored in different types, the tensor counts as
+ * stored in F32, which represents all of them exactly. */
+static void add_experts(struct planner *p, enum model_tensor name, const struct moe *m)
 {
-    int D = p->c->index_head_dim;
-    if (!a->has_indexer && !a->sees_all)
-        return;
-    add_linear(p, "indexer.attn_q_b.weight", &a->indexer.wq_b);
-    add_linear(p, "indexer.attn_k.weight", &a->indexer.wk);
-    add_vector(p, "indexer.k_norm.weight", a->indexer.k_norm, D);
-    add_vector(p, "indexer.k_norm.bias", a->indexer.k_norm_bias, D);
-    add_matrix(p, "indexer.proj.weight", GGUF_OTHER, GGUF_AS_F32, &a->indexer.weights_proj);
-}
-
-static void add_attention(struct planner *p, const struct mla *a)
-{
-    const struct config *c = p->c;
-    int n = c->qk_nope_head_dim, v = c->v_head_dim, latent = c->kv_lora_rank;
-    if (c->q_lora_rank) {
-        add_linear(p, "attn_q_a.weight", &a->q_a_proj);
-        add_vector(p, "attn_q_a_norm.weight", a->q_a_layernorm, c->q_lora_rank);
-        add_linear(p, "attn_q_b.weight", &a->q_b_proj);
-    } else {
-        add_linear(p, "attn_q.weight", &a->q_proj);
-    }
-    add_linear(p, "attn_kv_a_mqa.weight", &a->kv_a_proj_with_mqa);
-    add_vector(p, "attn_kv_a_norm.weight", a->kv_a_layernorm, c->kv_lora_rank);
-    add_heads(p, "attn_k_b.weight", &a->w_uk, a->uk_stride, GGUF_KEYS, latent, n);
-    add_heads(p, "attn_v_b.weight", &a->w_uv, a->uv_stride, GGUF_VALUES, v, latent);
-    add_linear(p, "attn_output.weight", &a->o_proj);
-    add_indexer(p, a);
-}
-
-static void add_mlp(struct planner *p, const char *ending, const struct mlp *m)
-{
-    const struct weight_view *views[] = {&m->gate_proj, &m->up_proj, &m->down_proj};
-    static const char *const names[] = {"gate", "up", "down"};
-    for (int i = 0; i < 3; i++) {
-        char name[40];
-        snprintf(name, sizeof name, "ffn_%s%s.weight", names[i], ending);
-        add_linear(p, name, views[i]);
-    }
-}
-
-/* Adds three tensors: the gate matrices of all experts, the up matrices, and the down matrices. If matrices of one
- * tensor are stored in different types, the tensor counts as stored in F32, which represents all of them exactly. */
-static void add_experts(struct planner *p, const struct moe *m)
-{
-    static const char *const names[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
     size_t E = p->c->dims.E;
-    for (int i = 0; i < 3; i++) {
-        struct weight_view first = *gguf_expert_matrix(m->experts, 0, i), source = first;
-        for (size_t e = 1; e < E; e++)
-            if (gguf_expert_matrix(m->experts, e, i)->type != first.type ||
-                gguf_expert_matrix(m->experts, e, i)->group_size != first.group_size)
-                first.type = WEIGHT_F32; /* only type_for reads this */
-        struct gguf_planned *t = add(p, names[i], GGUF_LINEAR, p->o->linear, &first, 3,
-                                     (size_t[3]){E, first.rows, first.cols});
-        t->matrix = source;
-        t->layout = GGUF_EXPERTS;
-        t->experts = m->experts;
-        t->which = i;
+    struct weight_view first = *expert_matrix(name, m->experts), source = first;
+    for (size_t e = 1; e < E; e++) {
+        const struct weight_view *w = expert_matrix(name, &m->experts[e]);
+        if (w->type != first.type || w->group_size != first.group_size)
+            first.type = WEIGHT_F32; /* only type_for reads this */
     }
+    struct gguf_planned *t = add(p, name, GGUF_LINEAR, &first, 3, (size_t[3]){E, first.rows, first.cols});
+    t->matrix = source;
+    t->layout = GGUF_EXPERTS;
+    t->experts = m->experts;
+    t->which = name;
 }
 
-static void add_layer(struct planner *p, const struct layer *l, int index)
+/* llama.cpp's converter writes routers and weights_proj as F32, too. */
+static enum gguf_role role_of(enum model_tensor t)
 {
-    const struct config *c = p->c;
-    snprintf(p->prefix, sizeof p->prefix, "blk.%d.", index);
-    add_vector(p, "attn_norm.weight", l->input_layernorm, c->hidden_size);
-    add_attention(p, &l->self_attn);
-    add_vector(p, "ffn_norm.weight", l->post_attention_layernorm, c->hidden_size);
-    if (!l->is_moe) {
-        add_mlp(p, "", &l->mlp);
-        return;
+    if (t == TENSOR_MODULE_HEAD || t == TENSOR_LM_HEAD)
+        return GGUF_HEAD;
+    enum tensor_kind kind = layer_tensors[t].kind;
+    return kind == KIND_LINEAR ? GGUF_LINEAR : kind == KIND_EMBEDDING ? GGUF_EMBEDDING : GGUF_OTHER;
+}
+
+/* `owner`: as in tensor_place. */
+static void add_tensor(struct planner *p, enum model_tensor t, const void *owner)
+{
+    const struct layer *l = owner;
+    const struct weight_view *w = tensor_matrix(t, owner, 0);
+    if (layer_tensors[t].kind == KIND_VECTOR)
+        add_vector(p, t, tensor_vector(t, owner));
+    else if (t == TENSOR_K_B_TRANSPOSED || t == TENSOR_V_B_PROJ)
+        add_heads(p, t, &l->self_attn);
+    else if (layer_tensors[t].owner == OWNER_EXPERT)
+        add_experts(p, t, &l->moe);
+    else
+        add(p, t, role_of(t), w, 2, (size_t[3]){w->rows, w->cols});
+}
+
+/* A layer whose indexer is not used (the convention mtp-indexer) has one. */
+static void add_layer(struct planner *p, const struct layer *l)
+{
+    snprintf(p->prefix, sizeof p->prefix, "blk.%d.", l->index);
+    for (enum tensor_group group = GROUP_ATTENTION; group <= GROUP_MLP; group++) {
+        struct tensor_walk w = walk_layer(p->c, l->index, W_UK_TRANSPOSED);
+        w.experts = 1;
+        while (walk_next(&w))
+            if (layer_tensors[w.tensor].group == group)
+                add_tensor(p, w.tensor, l);
     }
-    add_matrix(p, "ffn_gate_inp.weight", GGUF_OTHER, GGUF_AS_F32, &l->moe.gate);
-    if (l->moe.e_score_correction_bias)
-        add_vector(p, "exp_probs_b.bias", l->moe.e_score_correction_bias, c->n_routed_experts);
-    add_experts(p, &l->moe);
-    if (c->n_shared_experts)
-        add_mlp(p, "_shexp", &l->moe.shared_experts);
 }
 
 static void add_module(struct planner *p, const struct mtp_module *module, int k)
 {
-    int d = p->c->hidden_size;
-    enum mtp_copy embedding = model_mtp_copy(p->p->model, k, 0), head = model_mtp_copy(p->p->model, k, 1);
-    add_layer(p, &module->layer, p->c->num_hidden_layers + k);
-    add_vector(p, "nextn.enorm.weight", module->enorm, d);
-    add_vector(p, "nextn.hnorm.weight", module->hnorm, d);
-    add_linear(p, "nextn.eh_proj.weight", &module->eh_proj);
-    add_vector(p, "nextn.shared_head_norm.weight", module->shared_head_norm, d);
-    if (embedding == MTP_COPY_DIFFERENT)
-        add_matrix(p, "nextn.embed_tokens.weight", GGUF_EMBEDDING, p->o->embedding, &module->embed_tokens);
-    if (head == MTP_COPY_DIFFERENT)
-        add_matrix(p, "nextn.shared_head_head.weight", GGUF_HEAD, p->o->head, &module->head);
-    p->copies[0] += embedding == MTP_COPY_EQUAL;
-    p->copies[1] += head == MTP_COPY_EQUAL;
+    add_layer(p, &module->layer);
+    for (struct tensor_walk w = walk_module(p->c); walk_next(&w);) {
+        int head = w.tensor == TENSOR_MODULE_HEAD;
+        enum mtp_copy copy = layer_tensors[w.tensor].optional ? model_mtp_copy(p->p->model, k, head)
+                                                              : MTP_COPY_DIFFERENT;
+        if (copy == MTP_COPY_DIFFERENT)
+            add_tensor(p, w.tensor, module);
+        p->copies[head] += copy == MTP_COPY_EQUAL;
+    }
 }
 
 /* Adds the output head. A tied head is left out if it would have the same numbers as the embedding in the file: if both
@@ -202,7 +163,7 @@ static void add_head(struct planner *p, const struct gguf_planned *embedding)
         gguf_note(p->p, "the output head is the embedding (tie_word_embeddings), %s", embedding->type->name);
         return;
     }
-    add_matrix(p, "output.weight", GGUF_HEAD, p->o->head, w);
+    add_tensor(p, TENSOR_LM_HEAD, p->p->model);
 }
 
 int gguf_plan_tensors(struct vb_quantize *plan, const struct gguf_write_options *o, vb_error *err)
@@ -210,15 +171,15 @@ int gguf_plan_tensors(struct vb_quantize *plan, const struct gguf_write_options 
     const struct vb_model *m = plan->model;
     struct planner p = {.p = plan, .c = &m->config, .o = o};
     size_t layers = m->config.dims.layers + (size_t)m->num_mtp;
-    if (!(plan->tensors = vb_alloc(&plan->allocator, 32 * layers + 3, sizeof *plan->tensors)))
+    if (!(plan->tensors = vb_alloc(&plan->allocator, MODEL_TENSORS * (layers + 1), sizeof *plan->tensors)))
         return gguf_no_memory(m, err);
-    add_matrix(&p, "token_embd.weight", GGUF_EMBEDDING, o->embedding, &m->embed_tokens);
+    add_tensor(&p, TENSOR_EMBED_TOKENS, m);
     for (int i = 0; i < m->config.num_hidden_layers; i++)
-        add_layer(&p, &m->layers[i], i);
+        add_layer(&p, &m->layers[i]);
     for (int k = 0; k < m->num_mtp; k++)
         add_module(&p, &m->mtp[k], k);
     p.prefix[0] = 0;
-    add_vector(&p, "output_norm.weight", m->norm, m->config.hidden_size);
+    add_tensor(&p, TENSOR_NORM, m);
     add_head(&p, &plan->tensors[0]);
     if (p.nvfp4)
         gguf_note(plan,

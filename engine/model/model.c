@@ -1,7 +1,8 @@
-/* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct vb_model. Only this file
- * knows the names of tensors, their shapes and their allowed dtypes. */
+/* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct vb_model. Names, shapes
+ * and places are in two tables (engine/files/tensor_names.c, engine/model/layer_tensors.c). Only this file knows the
+ * allowed dtypes. */
 #include "engine/model/model_internal.h"
-#include "ops/attention.h"
+#include "engine/model/layer_tensors.h"
 #include "ops/round.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
@@ -81,19 +82,35 @@ static int weight_type(const struct tensor *t, enum weight_type *type)
     return t->dtype != DTYPE_OTHER;
 }
 
-static int bind_matrix(struct binder *b, struct weight_view *w, const struct tensor **out, const char *part,
-                       size_t rows, size_t cols)
+/* What the tables say about a tensor. */
+struct wanted {
+    char name[64], part[64]; /* part: without ".weight" at its end */
+    size_t rows, cols, unit; /* unit: as tensor_share_unit */
+};
+
+static struct wanted want(const struct binder *b, enum model_tensor t, size_t expert)
+{
+    const struct layer_tensor *x = &layer_tensors[t];
+    struct wanted out = {.rows = x->rows(&b->c->dims), .cols = x->cols ? x->cols(&b->c->dims) : 0,
+                         .unit = tensor_share_unit(b->c, t)};
+    tensor_name(out.name, sizeof out.name, tensor_names[t].hf, expert, NULL);
+    snprintf(out.part, sizeof out.part, "%.*s", (int)(strlen(out.name) - strlen(".weight")), out.name);
+    return out;
+}
+
+static int bind_matrix(struct binder *b, struct weight_view *w, const struct tensor **out, const struct wanted *x)
 {
     const struct tensor *t;
     enum weight_type type;
-    int rc = model_take(b, &t, part, ".weight", 2, rows, cols);
+    const char *part = x->part;
+    int rc = model_take(b, &t, part, ".weight", 2, x->rows, x->cols);
     if (rc)
         return rc;
     *out = t;
     if (!weight_type(t, &type))
         return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3 or I8", t->file, t->name,
                        t->dtype_name);
-    *w = (struct weight_view){.type = type, .data = t->data, .rows = rows, .cols = cols, .stride = cols};
+    *w = (struct weight_view){.type = type, .data = t->data, .rows = x->rows, .cols = x->cols, .stride = x->cols};
     if (type == WEIGHT_I4)
         return model_bind_groups(b, w, part, t->file);
     if (type == WEIGHT_F4)
@@ -105,11 +122,6 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
     return type == WEIGHT_F8_E4M3 ? model_bind_scale(b, w, part, t->file) : VB_OK;
 }
 
-/* Values of `unit`, the number of rows in a unit that is not divided among ranks: all rows of a matrix, or a group of
- * rows. */
-#define WHOLE 0
-#define BY_ROWS OP_ROW_GROUP
-
 /* Counts the scales of codes of 4 bits, too. Those of FP8 and int8 matrices, less than 1 % of the bytes, are not
  * counted. */
 static void count_stored(struct binder *b, const struct weight_view *w)
@@ -118,33 +130,41 @@ static void count_stored(struct binder *b, const struct weight_view *w)
     b->m->stored_bytes += b->newest_bytes;
 }
 
-/* Binds this rank's share of a matrix, in units of `unit` rows. */
-static int bind_share(struct binder *b, struct weight_view *w, const struct tensor **t, const char *part, size_t rows,
-                      size_t cols, size_t unit)
+/* Binds this rank's share of a matrix. */
+static int bind_share(struct binder *b, struct weight_view *w, const struct tensor **t, const struct wanted *x)
 {
-    int rc = bind_matrix(b, w, t, part, rows, cols);
+    int rc = bind_matrix(b, w, t, x);
     if (rc || !w->data)
         return rc;
-    struct op_share own = model_own_share(b, rows, unit);
+    struct op_share own = model_own_share(b, x->rows, x->unit);
     *w = weight_rows(w, own.begin, own.end - own.begin);
     count_stored(b, w);
     return VB_OK;
 }
 
-static int bind_linear(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols, size_t unit)
+static int bind_linear(struct binder *b, struct weight_view *w, const struct wanted *x)
 {
     const struct tensor *t;
-    int rc = bind_share(b, w, &t, part, rows, cols, unit);
+    int rc = bind_share(b, w, &t, x);
     return rc ? rc : model_plan_linear(b, w, t);
 }
 
-/* Takes a vector and converts it to f32. `part` includes the end of the name, because the name of the router's bias
- * does not end in ".weight". */
-static int bind_vector(struct binder *b, const float **out, const char *part, size_t count)
+static int bind_embedding(struct binder *b, struct weight_view *w, const struct wanted *x)
+{
+    const struct tensor *t;
+    int rc = bind_matrix(b, w, &t, x);
+    if (!rc)
+        count_stored(b, w);
+    return rc;
+}
+
+/* Takes a vector and converts it to f32. */
+static int bind_vector(struct binder *b, const float **out, const struct wanted *x)
 {
     const struct tensor *t = NULL;
     enum weight_type type;
-    int rc = model_take(b, &t, part, "", 1, count, 0);
+    size_t count = x->rows;
+    int rc = model_take(b, &t, x->name, "", 1, count, 0);
     if (rc)
         return rc;
     if (!weight_type(t, &type) || type >= WEIGHT_F8_E4M3)
@@ -162,16 +182,12 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
     return VB_OK;
 }
 
-/* Returns how many attention heads are in a unit that is not divided among ranks. */
-static size_t head_unit(const struct binder *b) { return attention_head_unit(b->c->dims.v); }
-
 /* Takes kv_b_proj [H(n+v), c]. For each attention head, it has n rows of W_uk and then v rows of W_uv. */
-static int bind_kv_b(struct binder *b, struct mla *a)
+static int bind_kv_b(struct binder *b, struct mla *a, const struct wanted *x)
 {
-    const struct config *c = b->c;
-    size_t n = c->dims.n, v = c->dims.v, rows = c->dims.H * (n + v);
+    size_t n = b->c->dims.n, v = b->c->dims.v;
     const struct tensor *t;
-    int rc = bind_share(b, &a->w_uk, &t, "self_attn.kv_b_proj", rows, c->dims.c, head_unit(b) * (n + v));
+    int rc = bind_share(b, &a->w_uk, &t, x);
     a->w_uv = a->w_uk;
     a->w_uv.rows -= a->w_uv.rows ? n : 0;
     a->uk_stride = a->uv_stride = n + v;
@@ -180,41 +196,36 @@ static int bind_kv_b(struct binder *b, struct mla *a)
 
 /* Takes W_uk if it is a tensor of its own. A quantized W_uk must be transposed, so that its blocks run along n. A W_uk
  * that is not quantized must not be transposed. There are no kernels for the other two cases. */
-static int bind_keys(struct binder *b, struct mla *a)
+static int bind_keys(struct binder *b, struct mla *a, const struct wanted *x, int transposed)
 {
-    size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
     const struct tensor *t = NULL;
-    a->uk_transposed = is_stored(b, "self_attn.k_b_proj_transposed.weight");
-    a->uk_stride = a->uk_transposed ? latent : n;
-    int rc = a->uk_transposed
-                 ? bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n, head_unit(b) * latent)
-                 : bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent, head_unit(b) * n);
-    if (!rc && weight_is_quantized(a->w_uk.type) != a->uk_transposed)
+    a->uk_transposed = transposed;
+    a->uk_stride = x->rows / b->c->dims.H;
+    a->uv_stride = b->c->dims.v;
+    int rc = bind_share(b, &a->w_uk, &t, x);
+    if (!rc && weight_is_quantized(a->w_uk.type) != transposed)
         rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s type", t->file, t->name, t->dtype_name,
-                     a->uk_transposed ? "a quantized" : "no quantized");
+                     transposed ? "a quantized" : "no quantized");
     if (rc)
         return rc;
-    return a->uk_transposed ? model_plan_linear(b, &a->w_uk, t) : model_plan_keys(b, a, t);
+    return transposed ? model_plan_linear(b, &a->w_uk, t) : model_plan_keys(b, a, t);
 }
 
-/* Takes W_uk and W_uv. They are two tensors in a GGUF file in which at least one of them is quantized
+/* Returns how W_uk and W_uv are stored. They are two tensors in a GGUF file in which at least one of them is quantized
  * (checkpoint_gguf.c). */
-static int bind_heads(struct binder *b, struct mla *a)
+static enum tensor_form form_of(const struct binder *b)
 {
-    size_t v = b->c->dims.v;
-    if (!is_stored(b, "self_attn.v_b_proj.weight"))
-        return bind_kv_b(b, a);
-    a->uv_stride = v;
-    int rc = bind_keys(b, a);
-    return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", b->c->dims.H * v, b->c->dims.c, head_unit(b) * v);
+    if (!is_stored(b, tensor_names[TENSOR_V_B_PROJ].hf))
+        return ONE_KV_B;
+    return is_stored(b, tensor_names[TENSOR_K_B_TRANSPOSED].hf) ? W_UK_TRANSPOSED : W_UK_AND_W_UV;
 }
 
 /* Takes a matrix whose input is never rounded or quantized. If the file has it quantized, it is converted to f32. If
  * `to_bf16` is not 0, a matrix that is not BF16 is rounded to BF16. */
-static int bind_exact(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols, int to_bf16)
+static int bind_exact(struct binder *b, struct weight_view *w, const struct wanted *x, int to_bf16)
 {
     const struct tensor *t;
-    int rc = bind_matrix(b, w, &t, part, rows, cols), rounded = to_bf16 && w->type != WEIGHT_BF16;
+    int rc = bind_matrix(b, w, &t, x), rounded = to_bf16 && w->type != WEIGHT_BF16;
     if (rc)
         return rc;
     if (!rounded && !weight_is_quantized(w->type))
@@ -235,77 +246,42 @@ static int bind_exact(struct binder *b, struct weight_view *w, const char *part,
     return VB_OK;
 }
 
-static int bind_indexer(struct binder *b, struct mla *a, int layer)
+/* Sets what an indexer needs beside its tensors. */
+static void set_indexer(const struct config *c, struct mla *a, int layer)
 {
-    const struct config *c = b->c;
-    size_t H = c->dims.index_heads, D = c->dims.index_dim;
-    int rc;
     a->has_indexer = c->index_topk && !config_layer_is_shared(c, layer);
     for (int i = 0; a->has_indexer && layer < c->num_hidden_layers && i < layer; i++)
         a->indexer.number += !config_layer_is_shared(c, i);
-    if (!a->has_indexer)
+    a->sees_all = a->has_indexer && layer >= c->num_hidden_layers && c->conventions.value[MTP_INDEXER];
+    a->has_indexer = a->has_indexer && !a->sees_all;
+}
+
+/* Takes a tensor of `owner`, a struct layer, mtp_module or vb_model. */
+static int bind_tensor(struct binder *b, void *owner, enum model_tensor t, size_t expert)
+{
+    const struct layer_tensor *x = &layer_tensors[t];
+    struct wanted wanted = want(b, t, expert);
+    struct layer *l = owner;
+    void *to = tensor_place(t, owner, expert);
+    if (x->optional && !is_stored(b, wanted.name))
         return VB_OK;
-    if ((rc = bind_linear(b, &a->indexer.wq_b, "self_attn.indexer.wq_b", H * D, c->dims.q, WHOLE)) ||
-        (rc = bind_linear(b, &a->indexer.wk, "self_attn.indexer.wk", D, c->dims.d, WHOLE)) ||
-        (rc = bind_vector(b, &a->indexer.k_norm, "self_attn.indexer.k_norm.weight", D)) ||
-        (rc = bind_vector(b, &a->indexer.k_norm_bias, "self_attn.indexer.k_norm.bias", D)))
-        return rc;
-    a->sees_all = layer >= c->num_hidden_layers && c->conventions.value[MTP_INDEXER];
-    a->has_indexer = !a->sees_all;
-    return bind_exact(b, &a->indexer.weights_proj, "self_attn.indexer.weights_proj", H, c->dims.d,
-                      c->conventions.value[INDEXER_WEIGHTS]);
-}
-
-static int bind_mla(struct binder *b, struct mla *a, int layer)
-{
-    const struct config *c = b->c;
-    size_t d = c->dims.d, H = c->dims.H, q = c->dims.q;
-    size_t latent = c->dims.c, n = c->dims.n, r = c->dims.r, heads = head_unit(b) * (n + r);
-    int rc;
-    if (!q && (rc = bind_linear(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d, heads)))
-        return rc;
-    if (q && ((rc = bind_linear(b, &a->q_a_proj, "self_attn.q_a_proj", q, d, WHOLE)) ||
-              (rc = bind_vector(b, &a->q_a_layernorm, "self_attn.q_a_layernorm.weight", q)) ||
-              (rc = bind_linear(b, &a->q_b_proj, "self_attn.q_b_proj", H * (n + r), q, heads))))
-        return rc;
-    if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d, WHOLE)) ||
-        (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
-        (rc = bind_heads(b, a)) || (rc = bind_indexer(b, a, layer)))
-        return rc;
-    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * c->dims.v, BY_ROWS);
-}
-
-/* `part` is "mlp", "mlp.shared_experts" or "mlp.experts.17". */
-static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t width)
-{
-    size_t d = b->c->dims.d;
-    char gate[64], up[64], down[64];
-    int rc;
-    snprintf(gate, sizeof gate, "%s.gate_proj", part);
-    snprintf(up, sizeof up, "%s.up_proj", part);
-    snprintf(down, sizeof down, "%s.down_proj", part);
-    if ((rc = bind_linear(b, &m->gate_proj, gate, width, d, BY_ROWS)) ||
-        (rc = bind_linear(b, &m->up_proj, up, width, d, BY_ROWS)))
-        return rc;
-    return bind_linear(b, &m->down_proj, down, d, width, BY_ROWS);
-}
-
-static int bind_moe(struct binder *b, struct moe *m)
-{
-    const struct config *c = b->c;
-    size_t E = c->dims.E, width = c->dims.expert;
-    char part[40];
-    int rc = bind_exact(b, &m->gate, "mlp.gate", E, c->dims.d, c->conventions.value[GATE]);
-    if (!rc && c->topk_method == TOPK_NOAUX_TC)
-        rc = bind_vector(b, &m->e_score_correction_bias, "mlp.gate.e_score_correction_bias", E);
-    if (!rc && !(m->experts = model_alloc(b, E, sizeof *m->experts)))
-        rc = VB_NO_MEMORY;
-    for (size_t e = 0; !rc && e < E; e++) {
-        snprintf(part, sizeof part, "mlp.experts.%zu", e);
-        rc = bind_mlp(b, &m->experts[e], part, width);
+    if (t == TENSOR_KV_B_PROJ)
+        return bind_kv_b(b, &l->self_attn, &wanted);
+    if (t == TENSOR_K_B_PROJ || t == TENSOR_K_B_TRANSPOSED)
+        return bind_keys(b, &l->self_attn, &wanted, t == TENSOR_K_B_TRANSPOSED);
+    switch (x->kind) {
+    case KIND_VECTOR: return bind_vector(b, to, &wanted);
+    case KIND_LINEAR: return bind_linear(b, to, &wanted);
+    case KIND_EXACT: return bind_exact(b, to, &wanted, b->c->conventions.value[x->rounds]);
+    default: return bind_embedding(b, to, &wanted);
     }
-    if (!rc && c->n_shared_experts)
-        rc = bind_mlp(b, &m->shared_experts, "mlp.shared_experts", width * c->dims.shared);
+}
+
+static int bind_tensors(struct binder *b, void *owner, struct tensor_walk w)
+{
+    int rc = VB_OK;
+    while (!rc && walk_next(&w))
+        rc = bind_tensor(b, owner, w.tensor, w.expert);
     return rc;
 }
 
@@ -318,26 +294,21 @@ static void set_layer(struct binder *b, int index)
 
 int model_bind_layer(struct binder *b, struct layer *l, int index)
 {
-    size_t d = b->c->dims.d;
-    int rc;
+    size_t E = b->c->dims.E;
     set_layer(b, index);
     b->on_device = index < b->c->num_hidden_layers ? index >= b->offload.first_attention : b->offload.ends;
     l->kind = config_attention(b->c, index);
+    l->index = index;
     l->is_moe = config_layer_is_moe(b->c, index);
-    if (b->m->ranks && !(l->prefetched = model_alloc(b, 1 + (l->is_moe ? b->c->dims.E : 0), 1)))
+    set_indexer(b->c, &l->self_attn, index);
+    if ((b->m->ranks && !(l->prefetched = model_alloc(b, 1 + (l->is_moe ? E : 0), 1))) ||
+        (l->is_moe && !(l->moe.experts = model_alloc(b, E, sizeof *l->moe.experts))))
         return VB_NO_MEMORY;
-    if ((rc = bind_vector(b, &l->input_layernorm, "input_layernorm.weight", d)) ||
-        (rc = bind_vector(b, &l->post_attention_layernorm, "post_attention_layernorm.weight", d)) ||
-        (rc = bind_mla(b, &l->self_attn, index)))
-        return rc;
-    return l->is_moe ? bind_moe(b, &l->moe) : bind_mlp(b, &l->mlp, "mlp", b->c->dims.dense);
+    return bind_tensors(b, l, walk_layer(b->c, index, form_of(b)));
 }
 
 static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
 {
-    size_t d = b->c->dims.d, V = b->c->dims.V;
-    const struct tensor *t;
-    int rc;
     set_layer(b, index);
     if (is_stored(b, "rot.weight") || (b->c->rotated && !strcmp(b->c->architecture, "GlmMoeDsaForCausalLM")))
         return vb_fail(b->err, VB_UNSUPPORTED,
@@ -345,18 +316,8 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
                        "set num_nextn_predict_layers to 0 in %s to do without "
                        "it",
                        checkpoint_dir(b->m->checkpoint), index, b->prefix, config_origin(b->c));
-    if ((rc = model_bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
-        (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
-        (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d, BY_ROWS)) ||
-        (rc = bind_vector(b, &module->shared_head_norm, "shared_head.norm.weight", d)))
-        return rc;
-    if (is_stored(b, "embed_tokens.weight")) {
-        if ((rc = bind_matrix(b, &module->embed_tokens, &t, "embed_tokens", V, d)))
-            return rc;
-        count_stored(b, &module->embed_tokens);
-    }
-    return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d, BY_ROWS)
-                                                   : VB_OK;
+    int rc = model_bind_layer(b, &module->layer, index);
+    return rc ? rc : bind_tensors(b, module, walk_module(b->c));
 }
 
 /* A module that does not store its own embedding or output head uses that of the main model. */
@@ -373,18 +334,13 @@ static void share_outside(struct vb_model *m)
 static int bind_outside(struct binder *b)
 {
     struct vb_model *m = b->m;
-    size_t d = b->c->dims.d, V = b->c->dims.V;
-    const struct tensor *t;
-    int rc;
     b->prefix[0] = 0;
-    if ((rc = bind_matrix(b, &m->embed_tokens, &t, "model.embed_tokens", V, d)) ||
-        (rc = bind_vector(b, &m->norm, "model.norm.weight", d)))
+    int rc = bind_tensors(b, m, walk_model(b->c));
+    if (rc || !b->c->tie_word_embeddings)
         return rc;
-    count_stored(b, &m->embed_tokens);
-    if (!b->c->tie_word_embeddings)
-        return bind_linear(b, &m->lm_head, "lm_head", V, d, BY_ROWS);
     m->lm_head = m->embed_tokens; /* the function takes this rank's share of the head */
-    return model_plan_tied_head(b, &m->lm_head, &m->embed_tokens, t);
+    return model_plan_tied_head(b, &m->lm_head, &m->embed_tokens,
+                                checkpoint_find(m->checkpoint, tensor_names[TENSOR_EMBED_TOKENS].hf));
 }
 
 /* Returns the number of MTP layers: num_nextn_predict_layers, minus the last ones of which the checkpoint stores no

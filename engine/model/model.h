@@ -59,6 +59,7 @@ struct moe {
 
 struct layer {
     enum attention_kind kind; /* config_attention */
+    int index;                /* its number in the checkpoint */
     const float *input_layernorm, *post_attention_layernorm; /* [d] */
     struct mla self_attn;
     unsigned char *prefetched;              /* with ranks: [1 + E], see prefetch.h; else NULL */

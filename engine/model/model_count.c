@@ -1,21 +1,22 @@
 /* engine/model/model_count.c -- counts the parameters of a model. */
-#include "engine/model/model_internal.h"
+#include "engine/model/layer_tensors.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static int64_t numbers_of(const struct tensor *t)
+static int64_t numbers_of(const struct config *c, enum model_tensor t)
 {
-    int64_t n = 1;
-    for (int d = 0; d < t->ndim; d++)
-        n *= t->shape[d];
-    return n;
+    const struct layer_tensor *x = &layer_tensors[t];
+    return (int64_t)(x->rows(&c->dims) * (x->cols ? x->cols(&c->dims) : 1));
 }
 
-/* Returns whether the model uses *t as a weight, and not as scales of FP8 weights. */
-static int is_weight(const struct tensor *t)
+/* Counts the tensors of a walk, with those of `experts` experts. */
+static int64_t count(struct tensor_walk w, size_t experts)
 {
-    return t->taken && !vb_ends_with(t->name, "_scale_inv");
+    int64_t total = 0;
+    for (w.experts = 1; walk_next(&w);)
+        total += numbers_of(w.c, w.tensor) * (layer_tensors[w.tensor].owner == OWNER_EXPERT ? (int64_t)experts : 1);
+    return total;
 }
 
 static int same_tensor(const struct tensor *a, const struct tensor *b)
@@ -25,62 +26,61 @@ static int same_tensor(const struct tensor *a, const struct tensor *b)
     return a->dtype == b->dtype && a->bytes == b->bytes && (!a->data || !memcmp(a->data, b->data, a->bytes));
 }
 
-static const struct tensor *of_module(const struct vb_model *m, int k, int head, const char *suffix)
+/* Returns a tensor of module k or, for one outside of layers, of the model. `end` replaces "weight" in its name. */
+static const struct tensor *find(const struct vb_model *m, int k, enum model_tensor t, const char *end)
 {
-    char name[64];
-    snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k,
-             head ? "shared_head.head" : "embed_tokens", suffix);
+    char part[64], name[96];
+    tensor_name(part, sizeof part, tensor_names[t].hf, 0, end);
+    if (t >= TENSORS_OUTSIDE)
+        return checkpoint_find(m->checkpoint, part);
+    snprintf(name, sizeof name, "model.layers.%d.%s", m->config.num_hidden_layers + k, part);
     return checkpoint_find(m->checkpoint, name);
 }
 
-int model_mtp_stores(const struct vb_model *m, int k, int head) { return of_module(m, k, head, "weight") != NULL; }
+static enum model_tensor of_module(int head) { return head ? TENSOR_MODULE_HEAD : TENSOR_MODULE_EMBED_TOKENS; }
+
+int model_mtp_stores(const struct vb_model *m, int k, int head) { return find(m, k, of_module(head), NULL) != NULL; }
 
 /* Compares the stored tensors, not the copies that a precision makes of them. */
 enum mtp_copy model_mtp_copy(const struct vb_model *m, int k, int head)
 {
-    static const char *const suffixes[] = {"weight", "weight_scale_inv"};
-    const char *main = head && !m->config.tie_word_embeddings ? "lm_head" : "model.embed_tokens";
+    static const char *const ends[] = {"weight", "weight_scale_inv"};
+    enum model_tensor main = head && !m->config.tie_word_embeddings ? TENSOR_LM_HEAD : TENSOR_EMBED_TOKENS;
     for (size_t i = 0; i < 2; i++) {
-        char main_name[64];
-        snprintf(main_name, sizeof main_name, "%s.%s", main, suffixes[i]);
-        const struct tensor *own = of_module(m, k, head, suffixes[i]);
+        const struct tensor *own = find(m, k, of_module(head), ends[i]);
         if (!i && !own)
             return MTP_COPY_ABSENT;
-        if (!same_tensor(own, checkpoint_find(m->checkpoint, main_name)))
+        if (!same_tensor(own, find(m, k, main, ends[i])))
             return MTP_COPY_DIFFERENT;
     }
     return MTP_COPY_EQUAL;
 }
 
+/* Counts the embedding, the layers up to number `layers`, the last norm and the output head. */
+static int64_t count_layers(const struct config *c, int layers, size_t experts)
+{
+    int64_t total = count(walk_model(c), 0);
+    for (int l = 0; l < layers; l++)
+        total += count(walk_layer(c, l, ONE_KV_B), experts);
+    return total;
+}
+
 int64_t model_parameters(const struct vb_model *m)
 {
-    int64_t total = 0, table = (int64_t)m->config.vocab_size * m->config.hidden_size;
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
-        const struct tensor *t = checkpoint_at(m->checkpoint, i);
-        if (is_weight(t))
-            total += numbers_of(t);
-    }
+    const struct config *c = &m->config;
+    int64_t total = count_layers(c, c->num_hidden_layers + m->num_mtp, c->dims.E);
     for (int k = 0; k < m->num_mtp; k++)
-        for (int head = 0; head < 2; head++)
-            if (model_mtp_copy(m, k, head) == MTP_COPY_EQUAL)
-                total -= table;
+        for (struct tensor_walk w = walk_module(c); walk_next(&w);)
+            if (!layer_tensors[w.tensor].optional ||
+                model_mtp_copy(m, k, w.tensor == TENSOR_MODULE_HEAD) == MTP_COPY_DIFFERENT)
+                total += numbers_of(c, w.tensor);
     return total;
 }
 
 int64_t model_active_parameters(const struct vb_model *m)
 {
     const struct config *c = &m->config;
-    int64_t always = c->tie_word_embeddings ? 0 : c->hidden_size, experts = 0; /* one row of embed_tokens, unless all
-                                                                                  are read as head */
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
-        const struct tensor *t = checkpoint_at(m->checkpoint, i);
-        if (!is_weight(t) || model_layer_of(t->name) >= c->num_hidden_layers)
-            continue;
-        if (strstr(t->name, ".mlp.experts."))
-            experts += numbers_of(t);
-        else if (c->tie_word_embeddings ||
-                 strcmp(t->name, "model.embed_tokens.weight")) /* tied: it is also the output head */
-            always += numbers_of(t);
-    }
-    return always + experts / c->n_routed_experts * c->num_experts_per_tok;
+    /* one row is read */
+    int64_t table = c->tie_word_embeddings ? 0 : numbers_of(c, TENSOR_EMBED_TOKENS) - c->hidden_size;
+    return count_layers(c, c->num_hidden_layers, c->dims.chosen) - table;
 }

@@ -1,5 +1,6 @@
 /* engine/model/offload.c -- chooses what a device computes, and copies weights to it. */
 #include "engine/model/offload.h"
+#include "engine/model/layer_tensors.h"
 #include "engine/model/model_internal.h"
 
 #include <assert.h>
@@ -169,8 +170,6 @@ static void put(struct upload *u, const void *host, size_t bytes)
         u->progress(u->context, u->done, u->total > u->done ? u->total : u->done);
 }
 
-static void put_vector(struct upload *u, const float *v, size_t n) { put(u, v, n * sizeof *v); }
-
 static size_t divided(size_t a, size_t b) { return (a + b - 1) / b; }
 
 /* Makes the scales of a view begin at those of its first row, so that the copy has no others. */
@@ -211,31 +210,13 @@ static void put_matrix(struct upload *u, struct weight_view *w)
             w->type == WEIGHT_I4 ? w->rows * (w->stride / 32) * 2 : w->rows * (w->stride / w->group_size));
 }
 
-static void put_attention(struct upload *u, struct mla *a, const struct config *c)
+/* A matrix kv_b_proj is put as w_uk, before w_uv, which is a part of it. */
+static void put_tensor(struct upload *u, enum model_tensor t, const void *owner, size_t expert, const struct config *c)
 {
-    put_matrix(u, &a->q_proj);
-    put_matrix(u, &a->q_a_proj);
-    put_matrix(u, &a->q_b_proj);
-    put_vector(u, a->q_a_layernorm, c->dims.q);
-    put_matrix(u, &a->kv_a_proj_with_mqa);
-    put_vector(u, a->kv_a_layernorm, c->dims.c);
-    put_matrix(u, &a->w_uk); /* may contain w_uv */
-    put_matrix(u, &a->w_uv);
-    put_matrix(u, &a->o_proj);
-    if (!a->has_indexer)
-        return;
-    put_matrix(u, &a->indexer.wq_b);
-    put_matrix(u, &a->indexer.wk);
-    put_vector(u, a->indexer.k_norm, c->dims.index_dim);
-    put_vector(u, a->indexer.k_norm_bias, c->dims.index_dim);
-    put_matrix(u, &a->indexer.weights_proj);
-}
-
-static void put_mlp(struct upload *u, struct mlp *m)
-{
-    put_matrix(u, &m->gate_proj);
-    put_matrix(u, &m->up_proj);
-    put_matrix(u, &m->down_proj);
+    if (layer_tensors[t].kind == KIND_VECTOR)
+        put(u, tensor_vector(t, owner), layer_tensors[t].rows(&c->dims) * sizeof(float));
+    else
+        put_matrix(u, tensor_matrix(t, owner, expert));
 }
 
 static void translate(struct device *d, struct weight_view *w)
@@ -259,25 +240,13 @@ static void put_table(struct upload *u, const struct moe *m, size_t experts, con
     u->failed = !table || device_add(u->device, m->experts, bytes);
     for (size_t e = 0; e < experts && !u->failed; e++) {
         table[e] = m->experts[e];
-        translate(u->device, &table[e].gate_proj);
-        translate(u->device, &table[e].up_proj);
-        translate(u->device, &table[e].down_proj);
+        for (enum model_tensor t = TENSOR_EXPERT_GATE_PROJ; t <= TENSOR_EXPERT_DOWN_PROJ; t++)
+            translate(u->device, expert_matrix(t, &table[e]));
     }
     if (!u->failed)
         device_put(u->device, m->experts, table, bytes);
     u->done += bytes;
     vb_free(a, table);
-}
-
-static void put_moe(struct upload *u, struct moe *m, const struct vb_model *of)
-{
-    size_t E = of->config.dims.E;
-    put_matrix(u, &m->gate);
-    put_vector(u, m->e_score_correction_bias, E);
-    for (size_t e = 0; e < E; e++)
-        put_mlp(u, &m->experts[e]);
-    put_mlp(u, &m->shared_experts);
-    put_table(u, m, E, of->allocator);
 }
 
 static int is_like(const struct weight_view *a, const struct weight_view *b)
@@ -292,9 +261,8 @@ static int may_have_experts(const struct moe *m, const struct config *c)
 {
     int may = op_router_fits_device(&(struct router){.experts = c->dims.E, .chosen = c->dims.chosen});
     for (size_t e = 1; e < c->dims.E && may; e++)
-        may = is_like(&m->experts[e].gate_proj, &m->experts->gate_proj) &&
-              is_like(&m->experts[e].up_proj, &m->experts->up_proj) &&
-              is_like(&m->experts[e].down_proj, &m->experts->down_proj);
+        for (enum model_tensor t = TENSOR_EXPERT_GATE_PROJ; t <= TENSOR_EXPERT_DOWN_PROJ; t++)
+            may &= is_like(expert_matrix(t, &m->experts[e]), expert_matrix(t, m->experts));
     return may;
 }
 
@@ -304,15 +272,13 @@ static void put_layer(struct upload *u, struct layer *l, int experts, const stru
     const struct config *c = &m->config;
     l->attention_on_device = 1;
     l->mlp_on_device = !l->is_moe || (experts && may_have_experts(&l->moe, c));
-    put_vector(u, l->input_layernorm, c->dims.d);
-    put_attention(u, &l->self_attn, c);
-    if (!l->mlp_on_device)
-        return;
-    put_vector(u, l->post_attention_layernorm, c->dims.d);
-    if (l->is_moe)
-        put_moe(u, &l->moe, m);
-    else
-        put_mlp(u, &l->mlp);
+    for (struct tensor_walk w = walk_layer(c, l->index, W_UK_AND_W_UV); walk_next(&w);) {
+        enum tensor_group group = layer_tensors[w.tensor].group;
+        if (group == GROUP_MLP ? l->mlp_on_device : group == GROUP_ATTENTION || l->self_attn.has_indexer)
+            put_tensor(u, w.tensor, l, w.expert, c);
+    }
+    if (l->mlp_on_device && l->is_moe)
+        put_table(u, &l->moe, c->dims.E, m->allocator);
 }
 
 static void put_all(struct upload *u, struct vb_model *m, const struct offload_plan *plan)

@@ -1,5 +1,6 @@
 #include "engine/model/prefetch.h"
 
+#include "engine/model/layer_tensors.h"
 #include "ops/weights.h"
 
 static void prefetch(const struct vb_model *m, const struct weight_view *w)
@@ -13,13 +14,6 @@ static void prefetch(const struct vb_model *m, const struct weight_view *w)
     }
 }
 
-static void prefetch_mlp(const struct vb_model *m, const struct mlp *mlp)
-{
-    prefetch(m, &mlp->gate_proj);
-    prefetch(m, &mlp->up_proj);
-    prefetch(m, &mlp->down_proj);
-}
-
 /* Returns nonzero for the first caller. */
 static int is_first(unsigned char *prefetched)
 {
@@ -28,20 +22,21 @@ static int is_first(unsigned char *prefetched)
 
 void model_prefetch_layer(const struct vb_model *m, const struct layer *l)
 {
-    const struct mla *a = &l->self_attn;
-    const struct weight_view *in_order_of_use[] = {&a->q_proj, &a->q_a_proj, &a->kv_a_proj_with_mqa, &a->indexer.wk,
-                                                   &a->q_b_proj, &a->indexer.wq_b, &a->indexer.weights_proj, &a->w_uk,
-                                                   &a->w_uv, &a->o_proj, &l->moe.gate};
+    struct tensor_walk w = walk_layer(&m->config, l->index, W_UK_AND_W_UV);
     if (!l->prefetched || !is_first(&l->prefetched[0]))
         return;
-    for (size_t i = 0; i < sizeof in_order_of_use / sizeof *in_order_of_use; i++)
-        prefetch(m, in_order_of_use[i]);
-    prefetch_mlp(m, l->is_moe ? &l->moe.shared_experts : &l->mlp);
+    w.experts = 0;
+    while (walk_next(&w))
+        if (layer_tensors[w.tensor].kind != KIND_VECTOR)
+            prefetch(m, tensor_matrix(w.tensor, l, 0));
 }
 
 void model_prefetch_experts(const struct vb_model *m, const struct layer *l, const int32_t *expert, size_t count)
 {
-    for (size_t i = 0; l->prefetched && i < count; i++)
-        if (is_first(&l->prefetched[1 + expert[i]]))
-            prefetch_mlp(m, &l->moe.experts[expert[i]]);
+    for (size_t i = 0; l->prefetched && i < count; i++) {
+        if (!is_first(&l->prefetched[1 + expert[i]]))
+            continue;
+        for (enum model_tensor t = TENSOR_EXPERT_GATE_PROJ; t <= TENSOR_EXPERT_DOWN_PROJ; t++)
+            prefetch(m, tensor_matrix(t, l, (size_t)expert[i]));
+    }
 }

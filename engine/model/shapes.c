@@ -1,6 +1,7 @@
 /* engine/model/shapes.c -- a model without its weights: the names, types and shapes of all tensors, derived from
  * config.json alone. */
 #include "engine/model/model_internal.h"
+#include "engine/model/layer_tensors.h"
 #include "ops/weights.h"
 
 #include <stdio.h>
@@ -53,11 +54,6 @@ static void add(struct shapes *s, const char *part, const char *suffix, enum dty
     s->count++;
 }
 
-static void vector(struct shapes *s, const char *part, enum dtype dtype, size_t count)
-{
-    add(s, part, "", dtype, 1, count, 0);
-}
-
 /* Adds a tensor whose type no operator reads. */
 static void other(struct shapes *s, const char *part, const char *suffix, const char *dtype_name, int ndim, size_t rows,
                   size_t cols)
@@ -95,109 +91,58 @@ static void matrix(struct shapes *s, const char *part, enum dtype dtype, size_t 
     add_scales(s, part, dtype, rows, cols);
 }
 
-/* Returns the type of output heads and of eh_proj, which published files with FP8 and INT8 leave in BF16. */
-static enum dtype outside(const struct shapes *s)
-{
-    return s->types->linear == DTYPE_F8_E4M3 || s->types->linear == DTYPE_I8 ? DTYPE_BF16 : s->types->linear;
-}
-
-/* ---- the tensors of a layer ---- */
+/* ---- the tensors of a model ---- */
 
 /* In files with quantized weights, W_uk is transposed, so that its blocks run along n. */
-static void add_heads(struct shapes *s)
+static enum tensor_form form_of(const struct shapes *s)
 {
     const struct dims *k = &s->c->dims;
-    if (!dtype_is_quantized(s->types->linear) || k->n % QUANTIZED_GROUP || k->c % QUANTIZED_GROUP) {
-        matrix(s, "self_attn.kv_b_proj", dtype_is_quantized(s->types->linear) ? DTYPE_BF16 : s->types->linear,
-               k->H * (k->n + k->v), k->c);
-        return;
-    }
-    matrix(s, "self_attn.k_b_proj_transposed", s->types->linear, k->H * k->c, k->n);
-    matrix(s, "self_attn.v_b_proj", s->types->linear, k->H * k->v, k->c);
+    int fits = k->n % QUANTIZED_GROUP == 0 && k->c % QUANTIZED_GROUP == 0;
+    return dtype_is_quantized(s->types->linear) && fits ? W_UK_TRANSPOSED : ONE_KV_B;
 }
 
-static void add_attention(struct shapes *s, int layer)
+static enum dtype type_of(const struct shapes *s, enum model_tensor t, int is_main)
 {
-    const struct dims *k = &s->c->dims;
-    if (k->q) {
-        matrix(s, "self_attn.q_a_proj", s->types->linear, k->q, k->d);
-        vector(s, "self_attn.q_a_layernorm.weight", DTYPE_BF16, k->q);
-        matrix(s, "self_attn.q_b_proj", s->types->linear, k->H * (k->n + k->r), k->q);
-    } else {
-        matrix(s, "self_attn.q_proj", s->types->linear, k->H * (k->n + k->r), k->d);
-    }
-    matrix(s, "self_attn.kv_a_proj_with_mqa", s->types->linear, k->c + k->r, k->d);
-    vector(s, "self_attn.kv_a_layernorm.weight", DTYPE_BF16, k->c);
-    add_heads(s);
-    if (s->c->index_topk && !config_layer_is_shared(s->c, layer)) {
-        matrix(s, "self_attn.indexer.wq_b", s->types->linear, k->index_heads * k->index_dim, k->q);
-        matrix(s, "self_attn.indexer.wk", s->types->linear, k->index_dim, k->d);
-        vector(s, "self_attn.indexer.k_norm.weight", DTYPE_BF16, k->index_dim);
-        vector(s, "self_attn.indexer.k_norm.bias", DTYPE_BF16, k->index_dim);
-        matrix(s, "self_attn.indexer.weights_proj", DTYPE_BF16, k->index_heads, k->d);
-    }
-    matrix(s, "self_attn.o_proj", s->types->linear, k->d, k->H * k->v);
+    const struct layer_tensor *x = &layer_tensors[t];
+    enum dtype linear = s->types->linear;
+    if (t == TENSOR_ROUTER_BIAS)
+        return DTYPE_F32;
+    if (x->kind != KIND_LINEAR || (t == TENSOR_KV_B_PROJ && dtype_is_quantized(linear)) ||
+        (x->without_scales && (linear == DTYPE_F8_E4M3 || linear == DTYPE_I8)))
+        return DTYPE_BF16;
+    return !is_main || x->group != GROUP_MLP ? linear
+           : x->owner == OWNER_EXPERT ? s->types->routed
+           : s->types->mlp;
 }
 
-static void add_mlp(struct shapes *s, const char *part, enum dtype dtype, size_t width)
+static void add_tensors(struct shapes *s, struct tensor_walk w)
 {
     char name[64];
-    snprintf(name, sizeof name, "%s.gate_proj", part);
-    matrix(s, name, dtype, width, s->c->dims.d);
-    snprintf(name, sizeof name, "%s.up_proj", part);
-    matrix(s, name, dtype, width, s->c->dims.d);
-    snprintf(name, sizeof name, "%s.down_proj", part);
-    matrix(s, name, dtype, s->c->dims.d, width);
-}
-
-static void add_moe(struct shapes *s, int is_main)
-{
-    const struct dims *k = &s->c->dims;
-    char part[40];
-    matrix(s, "mlp.gate", DTYPE_BF16, k->E, k->d);
-    if (s->c->topk_method == TOPK_NOAUX_TC)
-        vector(s, "mlp.gate.e_score_correction_bias", DTYPE_F32, k->E);
-    for (size_t e = 0; e < k->E; e++) {
-        snprintf(part, sizeof part, "mlp.experts.%zu", e);
-        add_mlp(s, part, is_main ? s->types->routed : s->types->linear, k->expert);
+    while (walk_next(&w)) {
+        const struct layer_tensor *x = &layer_tensors[w.tensor];
+        enum dtype dtype = type_of(s, w.tensor, w.layer < s->c->num_hidden_layers);
+        tensor_name(name, sizeof name, tensor_names[w.tensor].hf, w.expert, NULL);
+        if (x->kind == KIND_VECTOR) {
+            add(s, name, "", dtype, 1, x->rows(&s->c->dims), 0);
+            continue;
+        }
+        name[strlen(name) - strlen(".weight")] = 0;
+        matrix(s, name, dtype, x->rows(&s->c->dims), x->cols(&s->c->dims));
     }
-    if (k->shared)
-        add_mlp(s, "mlp.shared_experts", is_main ? s->types->mlp : s->types->linear, k->expert * k->shared);
-}
-
-static void add_layer(struct shapes *s, int layer)
-{
-    size_t d = s->c->dims.d;
-    int is_main = layer < s->c->num_hidden_layers;
-    snprintf(s->prefix, sizeof s->prefix, "model.layers.%d.", layer);
-    vector(s, "input_layernorm.weight", DTYPE_BF16, d);
-    vector(s, "post_attention_layernorm.weight", DTYPE_BF16, d);
-    add_attention(s, layer);
-    if (config_layer_is_moe(s->c, layer))
-        add_moe(s, is_main);
-    else
-        add_mlp(s, "mlp", is_main ? s->types->mlp : s->types->linear, s->c->dims.dense);
-    if (is_main)
-        return;
-    vector(s, "enorm.weight", DTYPE_BF16, d);
-    vector(s, "hnorm.weight", DTYPE_BF16, d);
-    matrix(s, "eh_proj", outside(s), d, 2 * d);
-    vector(s, "shared_head.norm.weight", DTYPE_BF16, d);
-    matrix(s, "embed_tokens", DTYPE_BF16, s->c->dims.V, d);
-    matrix(s, "shared_head.head", outside(s), s->c->dims.V, d);
 }
 
 static void add_all(struct shapes *s)
 {
-    const struct dims *k = &s->c->dims;
+    int main = s->c->num_hidden_layers;
     s->count = 0;
     s->prefix[0] = 0;
-    matrix(s, "model.embed_tokens", DTYPE_BF16, k->V, k->d);
-    vector(s, "model.norm.weight", DTYPE_BF16, k->d);
-    if (!s->c->tie_word_embeddings)
-        matrix(s, "lm_head", outside(s), k->V, k->d);
-    for (int layer = 0; layer < s->c->num_hidden_layers + s->c->num_nextn_predict_layers; layer++)
-        add_layer(s, layer);
+    add_tensors(s, walk_model(s->c));
+    for (int layer = 0; layer < main + s->c->num_nextn_predict_layers; layer++) {
+        snprintf(s->prefix, sizeof s->prefix, "model.layers.%d.", layer);
+        add_tensors(s, walk_layer(s->c, layer, form_of(s)));
+        if (layer >= main)
+            add_tensors(s, walk_module(s->c));
+    }
 }
 
 /* ---- opening ---- */

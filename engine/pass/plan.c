@@ -31,8 +31,8 @@ static size_t own_heads(const struct planning *p)
 static double own_bytes(const struct planning *p, const struct read *r)
 {
     size_t H = p->m->config.dims.H;
-    return read_bytes(&r->w, r->split == READ_WHOLE ? r->w.rows
-                             : r->split == READ_BY_HEADS ? own_heads(p) * (r->w.rows / H)
+    return read_bytes(&r->w, r->share == SHARE_WHOLE ? r->w.rows
+                             : r->share == SHARE_BY_HEADS ? own_heads(p) * (r->w.rows / H)
                              : own(p, r->w.rows, OP_ROW_GROUP));
 }
 
@@ -146,20 +146,18 @@ static void keep_read(void *context, const struct read *r)
 {
     struct planning *p = context;
     double bytes = own_bytes(p, r) * (r->routed ? p->m->config.n_routed_experts : 1);
-    *(r->split == READ_WHOLE ? &p->memory->whole : &p->memory->own) += bytes;
+    *(r->share == SHARE_WHOLE ? &p->memory->whole : &p->memory->own) += bytes;
 }
 
 /* Vectors are f32 in memory. */
 static void keep_layer(struct planning *p, const struct layer *l)
 {
     const struct config *c = &p->m->config;
-    size_t numbers = 2 * c->dims.d + c->dims.q + c->dims.c;
-    if (l->is_moe && c->topk_method == TOPK_NOAUX_TC)
-        numbers += c->dims.E;
-    if (l->self_attn.has_indexer)
-        numbers += 2 * c->dims.index_dim;
     reads_of_layer(c, l, keep_read, p);
-    p->memory->whole += 4 * (double)numbers;
+    for (struct tensor_walk w = walk_layer(c, l->index, W_UK_AND_W_UV); walk_next(&w);)
+        if (layer_tensors[w.tensor].kind == KIND_VECTOR &&
+            (layer_tensors[w.tensor].group != GROUP_INDEXER || l->self_attn.has_indexer))
+            p->memory->whole += 4 * (double)layer_tensors[w.tensor].rows(&c->dims);
 }
 
 static void keep_rows_of(struct planning *p, const struct weight_view *w)

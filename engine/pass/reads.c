@@ -1,60 +1,53 @@
 #include "engine/pass/reads.h"
 
-static void one(read_sink each, void *context, enum pass_part part, enum read_split split, const struct weight_view *w,
-                int exact)
+/* The part of a pass to which a matrix belongs. */
+static enum pass_part part_of(enum model_tensor t, int is_moe)
 {
-    struct read r = {.part = part, .split = split, .w = *w, .exact = exact};
+    switch (t) {
+    case TENSOR_Q_PROJ:
+    case TENSOR_Q_A_PROJ:
+    case TENSOR_KV_A_PROJ:
+    case TENSOR_INDEX_WK: return PART_Q_A;
+    case TENSOR_Q_B_PROJ: return PART_Q_B;
+    case TENSOR_O_PROJ: return PART_O;
+    case TENSOR_ROUTER: return PART_ROUTER;
+    default: break;
+    }
+    enum tensor_group group = layer_tensors[t].group;
+    return group == GROUP_INDEXER ? PART_INDEXER
+           : group == GROUP_ATTENTION ? PART_ATTENTION
+           : is_moe ? PART_EXPERTS
+           : PART_DENSE;
+}
+
+/* `rows`: how many of the matrix are read; 0: all. */
+static void add(enum model_tensor t, const struct layer *l, size_t rows, read_sink each, void *context)
+{
+    const struct layer_tensor *x = &layer_tensors[t];
+    struct read r = {.part = part_of(t, l->is_moe), .share = x->share, .w = *tensor_matrix(t, l, 0),
+                     .routed = x->owner == OWNER_EXPERT, .exact = x->kind == KIND_EXACT || t == TENSOR_K_B_PROJ};
+    if (rows)
+        r.w.rows = rows;
     each(context, &r);
 }
 
-void reads_of_heads(const struct config *c, const struct mla *a, read_sink each, void *context)
+/* If W_uk and W_uv are views of kv_b_proj, their rows also count those of the other one. */
+static size_t rows_of_heads(const struct config *c, const struct mla *a, enum model_tensor t)
 {
-    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* if both are views of kv_b_proj, their rows also count those of
-                                                          the other one */
-    w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
-    w_uv.rows = c->dims.H * c->dims.v;
-    one(each, context, PART_ATTENTION, READ_BY_HEADS, &w_uk, 1);
-    one(each, context, PART_ATTENTION, READ_BY_HEADS, &w_uv, 0);
-}
-
-static void of_attention(const struct config *c, const struct mla *a, read_sink each, void *context)
-{
-    if (c->q_lora_rank) {
-        one(each, context, PART_Q_A, READ_WHOLE, &a->q_a_proj, 0);
-        one(each, context, PART_Q_B, READ_BY_HEADS, &a->q_b_proj, 0);
-    } else {
-        one(each, context, PART_Q_A, READ_BY_HEADS, &a->q_proj, 0);
-    }
-    one(each, context, PART_Q_A, READ_WHOLE, &a->kv_a_proj_with_mqa, 0);
-    if (a->has_indexer) {
-        one(each, context, PART_Q_A, READ_WHOLE, &a->indexer.wk, 0);
-        one(each, context, PART_INDEXER, READ_WHOLE, &a->indexer.wq_b, 0);
-        one(each, context, PART_INDEXER, READ_WHOLE, &a->indexer.weights_proj, 1);
-    }
-    reads_of_heads(c, a, each, context);
-    one(each, context, PART_O, READ_BY_ROWS, &a->o_proj, 0);
-}
-
-static void of_mlp(const struct mlp *m, enum pass_part part, int routed, read_sink each, void *context)
-{
-    const struct weight_view *w[] = {&m->gate_proj, &m->up_proj, &m->down_proj};
-    for (size_t i = 0; i < 3; i++) {
-        struct read r = {.part = part, .split = READ_BY_ROWS, .w = *w[i], .routed = routed};
-        each(context, &r);
-    }
+    if (t == TENSOR_K_B_PROJ)
+        return c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
+    return t == TENSOR_V_B_PROJ ? c->dims.H * c->dims.v : 0;
 }
 
 void reads_of_layer(const struct config *c, const struct layer *l, read_sink each, void *context)
 {
-    of_attention(c, &l->self_attn, each, context);
-    if (!l->is_moe) {
-        of_mlp(&l->mlp, PART_DENSE, 0, each, context);
-        return;
+    struct tensor_walk w = walk_layer(c, l->index, W_UK_AND_W_UV);
+    w.experts = 1;
+    while (walk_next(&w)) {
+        const struct layer_tensor *x = &layer_tensors[w.tensor];
+        if (x->kind != KIND_VECTOR && (x->group != GROUP_INDEXER || l->self_attn.has_indexer))
+            add(w.tensor, l, rows_of_heads(c, &l->self_attn, w.tensor), each, context);
     }
-    one(each, context, PART_ROUTER, READ_WHOLE, &l->moe.gate, 1);
-    of_mlp(&l->moe.experts[0], PART_EXPERTS, 1, each, context);
-    if (c->n_shared_experts)
-        of_mlp(&l->moe.shared_experts, PART_EXPERTS, 0, each, context);
 }
 
 double read_bytes(const struct weight_view *w, size_t rows)

@@ -3,16 +3,13 @@
 #ifndef VB_READS_H
 #define VB_READS_H
 
+#include "engine/model/layer_tensors.h"
 #include "engine/pass/forward.h"
 #include "ops/weights.h"
 
-/* How a matrix is divided if many machines compute one model (docs/RANKS.md): not at all, by attention heads, or by
- * rows. */
-enum read_split { READ_WHOLE, READ_BY_HEADS, READ_BY_ROWS };
-
 struct read {
     enum pass_part part;
-    enum read_split split;
+    enum tensor_share share;
     struct weight_view w; /* the rows that are read: W_uk in a kv_b_proj is without the rows of W_uv */
     int routed;           /* 1: a matrix of expert 0, which stands for those of all routed experts */
     int exact;            /* 1: the input of the matrix is never rounded to BF16 */
@@ -20,9 +17,8 @@ struct read {
 typedef void (*read_sink)(void *context, const struct read *r);
 
 /* Call each(context, r) for all matrices of a layer, in the order of the computation. All routed experts of a layer are
- * taken to have the type of expert 0. reads_of_heads: only W_uk and W_uv. */
+ * taken to have the type of expert 0. */
 void reads_of_layer(const struct config *c, const struct layer *l, read_sink each, void *context);
-void reads_of_heads(const struct config *c, const struct mla *a, read_sink each, void *context);
 
 /* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. The bytes
  * of an FP8 scale are distributed evenly over the rows of its block. */

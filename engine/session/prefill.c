@@ -1,6 +1,7 @@
 /* engine/session/prefill.c -- the kinds of prefill; which rows of a prompt a library computes, and whether it supports
  * the weights. */
 #include "engine/session/prefill.h"
+#include "engine/model/layer_tensors.h"
 #include "engine/pass/offload.h"
 
 #include <assert.h>
@@ -38,38 +39,27 @@ struct check {
     vb_error *err;
 };
 
-static int check_matrix(const struct check *k, const struct weight_view *w, const char *name)
+static int check_matrix(const struct check *k, const struct weight_view *w, enum model_tensor t)
 {
+    const char *whole = tensor_names[t == TENSOR_K_B_PROJ || t == TENSOR_V_B_PROJ ? TENSOR_KV_B_PROJ : t].hf;
+    const char *end = strstr(whole, ".weight"), *name = end;
     if (!w->rows || (w->type == k->type && (w->type == WEIGHT_BF16 || w->type == WEIGHT_F32)))
         return VB_OK;
+    while (name > whole && name[-1] != '.')
+        name--;
     return vb_fail(k->err, VB_UNSUPPORTED,
-                   "%s: %s of layer %d is %s; prefill onednn wants all weights BF16, as precision bf16 makes them, or "
-                   "all F32",
-                   k->dir, name, k->layer, weight_type_name(w->type));
-}
-
-static int check_mlp(const struct check *k, const struct mlp *m)
-{
-    int code = check_matrix(k, &m->gate_proj, "gate_proj");
-    code = code ? code : check_matrix(k, &m->up_proj, "up_proj");
-    return code ? code : check_matrix(k, &m->down_proj, "down_proj");
+                   "%s: %.*s of layer %d is %s; prefill onednn wants all weights BF16, as precision bf16 makes them, "
+                   "or all F32",
+                   k->dir, (int)(end - name), name, k->layer, weight_type_name(w->type));
 }
 
 static int check_layer(const struct check *k, const struct layer *l, const struct config *c)
 {
-    const struct mla *a = &l->self_attn;
-    const struct weight_view *w[] = {&a->q_proj, &a->q_a_proj, &a->q_b_proj, &a->kv_a_proj_with_mqa, &a->w_uk, &a->w_uv,
-                                     &a->o_proj};
-    static const char *const names[] = {"q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
-                                        "kv_b_proj", "o_proj"};
     int code = VB_OK;
-    for (size_t i = 0; i < sizeof w / sizeof *w && !code; i++)
-        code = check_matrix(k, w[i], names[i]);
-    if (code || !l->is_moe)
-        return code ? code : check_mlp(k, &l->mlp);
-    for (int e = 0; e < c->n_routed_experts && !code; e++)
-        code = check_mlp(k, &l->moe.experts[e]);
-    return code ? code : check_mlp(k, &l->moe.shared_experts);
+    for (struct tensor_walk w = walk_layer(c, l->index, W_UK_AND_W_UV); !code && walk_next(&w);)
+        if (layer_tensors[w.tensor].kind == KIND_LINEAR)
+            code = check_matrix(k, tensor_matrix(w.tensor, l, w.expert), w.tensor);
+    return code;
 }
 
 static enum weight_type type_of(const struct vb_model *m) { return m->layers[0].self_attn.o_proj.type; }
@@ -82,7 +72,7 @@ static int check_weights(const struct vb_session *s, vb_error *err)
     for (; k.layer < m->config.num_hidden_layers && !code; k.layer++)
         code = check_layer(&k, &m->layers[k.layer], &m->config);
     for (int i = 0; i < modules && !code; i++, k.layer++) {
-        code = check_matrix(&k, &m->mtp[i].eh_proj, "eh_proj");
+        code = check_matrix(&k, &m->mtp[i].eh_proj, TENSOR_EH_PROJ);
         code = code ? code : check_layer(&k, &m->mtp[i].layer, &m->config);
     }
     return code;

@@ -9,6 +9,7 @@
 
 #include "engine/base/hash64.h"
 #include "engine/choose/random.h"
+#include "engine/model/layer_tensors.h"
 #include "simd/decode.h"
 
 /* All memory of the weights is in one linked list. */
@@ -131,14 +132,6 @@ static int add_part(struct maker *b, struct train_part *out, const char *part, s
     return rc;
 }
 
-/* `w` or `v`: where the model has it. It is not read if the layer is new. */
-static int matrix(struct maker *b, struct train_part *out, const char *part, size_t rows, size_t cols,
-                  const struct weight_view *w)
-{
-    return add_part(b, out, part, rows, cols, 2,
-                    &(struct first_values){.matrix = b->is_new ? NULL : w, .is_new = b->is_new || b->copied});
-}
-
 int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols,
               const struct weight_view *matrix, const float *vector)
 {
@@ -146,125 +139,115 @@ int train_add(struct maker *b, struct train_part *out, const char *name, size_t 
                     &(struct first_values){.matrix = matrix, .vector = vector, .is_new = b->is_new});
 }
 
-static int vector(struct maker *b, struct train_part *out, const char *part, size_t n, const float *v)
+/* ---- the places of tensors ---- */
+
+/* Offsets in struct train_layer, in train_mlp (experts), train_module, or vb_trainer. */
+static const size_t places[MODEL_TENSORS] = {
+#define IN(member) offsetof(struct train_layer, member)
+    [TENSOR_INPUT_NORM] = IN(input_norm), [TENSOR_POST_ATTENTION_NORM] = IN(post_norm), [TENSOR_Q_PROJ] = IN(q),
+    [TENSOR_Q_A_PROJ] = IN(q_a), [TENSOR_Q_A_NORM] = IN(q_a_norm), [TENSOR_Q_B_PROJ] = IN(q_b),
+    [TENSOR_KV_A_PROJ] = IN(kv_a), [TENSOR_KV_A_NORM] = IN(kv_a_norm), [TENSOR_KV_B_PROJ] = IN(kv_b),
+    [TENSOR_O_PROJ] = IN(o), [TENSOR_GATE_PROJ] = IN(mlp.gate), [TENSOR_UP_PROJ] = IN(mlp.up),
+    [TENSOR_DOWN_PROJ] = IN(mlp.down), [TENSOR_ROUTER] = IN(router), [TENSOR_SHARED_GATE_PROJ] = IN(shared.gate),
+    [TENSOR_SHARED_UP_PROJ] = IN(shared.up), [TENSOR_SHARED_DOWN_PROJ] = IN(shared.down),
+#undef IN
+#define IN(owner, member) offsetof(struct owner, member)
+    [TENSOR_EXPERT_GATE_PROJ] = IN(train_mlp, gate), [TENSOR_EXPERT_UP_PROJ] = IN(train_mlp, up),
+    [TENSOR_EXPERT_DOWN_PROJ] = IN(train_mlp, down), [TENSOR_ENORM] = IN(train_module, enorm),
+    [TENSOR_HNORM] = IN(train_module, hnorm), [TENSOR_EH_PROJ] = IN(train_module, eh_proj),
+    [TENSOR_MODULE_NORM] = IN(train_module, norm), [TENSOR_MODULE_EMBED_TOKENS] = IN(train_module, embed),
+    [TENSOR_MODULE_HEAD] = IN(train_module, head), [TENSOR_EMBED_TOKENS] = IN(vb_trainer, embed),
+    [TENSOR_NORM] = IN(vb_trainer, norm), [TENSOR_LM_HEAD] = IN(vb_trainer, head),
+#undef IN
+};
+
+static struct train_part *place(void *owner, enum model_tensor t, size_t expert)
 {
-    return add_part(b, out, part, 1, n, 1,
-                    &(struct first_values){.vector = b->is_new ? NULL : v, .is_new = b->is_new || b->copied});
+    struct train_layer *l = owner;
+    char *at = layer_tensors[t].owner == OWNER_EXPERT ? (char *)&l->experts[expert] : owner;
+    return (struct train_part *)(void *)(at + places[t]);
+}
+
+/* Adds a tensor of `to`, a struct train_layer, train_module or vb_trainer. `from`: the owner of its first values, as
+ * for tensor_place. It is not read if the layer is new. */
+static int add_tensor(struct maker *b, void *to, enum model_tensor t, size_t expert, const void *from)
+{
+    const struct layer_tensor *x = &layer_tensors[t];
+    const struct dims *s = &b->t->c->dims;
+    struct first_values first = {.is_new = b->is_new || b->copied};
+    struct train_layer *l = to;
+    struct trained_tensor *bias;
+    char name[64];
+    tensor_name(name, sizeof name, tensor_names[t].hf, expert, NULL);
+    if (x->kind != KIND_VECTOR) {
+        first.matrix = b->is_new ? NULL : tensor_matrix(t, from, expert);
+        return add_part(b, place(to, t, expert), name, x->rows(s), x->cols(s), 2, &first);
+    }
+    first.vector = b->is_new ? NULL : tensor_vector(t, from);
+    if (t != TENSOR_ROUTER_BIAS)
+        return add_part(b, place(to, t, expert), name, 1, x->rows(s), 1, &first);
+    int rc = add(b, &bias, name, 1, x->rows(s), 1, 0, &first);
+    l->bias = rc ? NULL : bias->w;
+    return rc;
 }
 
 /* ---- layers ---- */
 
-static int attention(struct maker *b, struct train_layer *l, const struct mla *a)
+static void set_gradients(struct train_mlp *w) { w->g = (struct mlp_gradients){w->gate.g, w->up.g, w->down.g}; }
+
+static int layer(struct maker *b, struct train_layer *l, int index, int is_moe, const struct layer *from)
 {
     const struct dims *s = &b->t->c->dims;
-    size_t query = s->H * (s->n + s->r), kv = s->H * (s->n + s->v);
+    const struct mla *a = &from->self_attn;
+    struct tensor_walk w = walk_layer(b->t->c, index, ONE_KV_B);
     int rc = VB_OK;
-    if (!b->is_new && (a->uk_transposed || a->uk_stride != s->n + s->v || a->w_uk.rows != kv))
+    l->is_moe = w.is_moe = is_moe;
+    if (!b->is_new && (a->uk_transposed || a->uk_stride != s->n + s->v || a->w_uk.rows != s->H * (s->n + s->v)))
         return vb_fail(b->err, VB_UNSUPPORTED,
                        "%s: W_UK and W_UV of %sself_attn are two tensors, and training wants one tensor kv_b_proj",
                        checkpoint_dir(b->m->checkpoint), b->prefix);
-    if (!s->q)
-        rc = matrix(b, &l->q, "self_attn.q_proj.weight", query, s->d, &a->q_proj);
-    else if (!(rc = matrix(b, &l->q_a, "self_attn.q_a_proj.weight", s->q, s->d, &a->q_a_proj)) &&
-             !(rc = vector(b, &l->q_a_norm, "self_attn.q_a_layernorm.weight", s->q, a->q_a_layernorm)))
-        rc = matrix(b, &l->q_b, "self_attn.q_b_proj.weight", query, s->q, &a->q_b_proj);
-    if (rc ||
-        (rc = matrix(b, &l->kv_a, "self_attn.kv_a_proj_with_mqa.weight", s->c + s->r, s->d, &a->kv_a_proj_with_mqa)) ||
-        (rc = vector(b, &l->kv_a_norm, "self_attn.kv_a_layernorm.weight", s->c, a->kv_a_layernorm)) ||
-        (rc = matrix(b, &l->kv_b, "self_attn.kv_b_proj.weight", kv, s->c, &a->w_uk)))
-        return rc;
-    return matrix(b, &l->o, "self_attn.o_proj.weight", s->d, s->H * s->v, &a->o_proj);
-}
-
-/* `part` is "mlp", "mlp.shared_experts" or "mlp.experts.17". */
-static int feed_forward(struct maker *b, struct train_mlp *w, const char *part, size_t width, const struct mlp *from)
-{
-    size_t d = b->t->c->dims.d;
-    char gate[64], up[64], down[64];
-    int rc;
-    snprintf(gate, sizeof gate, "%s.gate_proj.weight", part);
-    snprintf(up, sizeof up, "%s.up_proj.weight", part);
-    snprintf(down, sizeof down, "%s.down_proj.weight", part);
-    if ((rc = matrix(b, &w->gate, gate, width, d, &from->gate_proj)) ||
-        (rc = matrix(b, &w->up, up, width, d, &from->up_proj)) ||
-        (rc = matrix(b, &w->down, down, d, width, &from->down_proj)))
-        return rc;
-    w->g = (struct mlp_gradients){w->gate.g, w->up.g, w->down.g};
-    return VB_OK;
-}
-
-static int experts(struct maker *b, struct train_layer *l, const struct moe *from)
-{
-    const struct config *c = b->t->c;
-    const struct mlp none = {0};
-    size_t E = c->dims.E;
-    struct trained_tensor *bias;
-    char part[40];
-    int rc = matrix(b, &l->router, "mlp.gate.weight", E, c->dims.d, &from->gate);
-    if (rc || !(l->experts = take(b, E, sizeof *l->experts)) || !(l->load = take(b, E, sizeof *l->load)))
-        return rc ? rc : VB_NO_MEMORY;
-    if (c->topk_method == TOPK_NOAUX_TC) {
-        if ((rc = add(b, &bias, "mlp.gate.e_score_correction_bias", 1, E, 1, 0,
-                      &(struct first_values){.vector = b->is_new ? NULL : from->e_score_correction_bias,
-                                             .is_new = b->is_new || b->copied})))
-            return rc;
-        l->bias = bias->w;
-    }
-    for (size_t e = 0; !rc && e < E; e++) {
-        snprintf(part, sizeof part, "mlp.experts.%zu", e);
-        rc = feed_forward(b, &l->experts[e], part, c->dims.expert, b->is_new ? &none : &from->experts[e]);
-    }
-    if (!rc && c->n_shared_experts)
-        rc = feed_forward(b, &l->shared, "mlp.shared_experts", c->dims.expert * c->dims.shared, &from->shared_experts);
+    if (is_moe && (!(l->experts = take(b, s->E, sizeof *l->experts)) || !(l->load = take(b, s->E, sizeof *l->load))))
+        return VB_NO_MEMORY;
+    while (!rc && walk_next(&w))
+        rc = add_tensor(b, l, w.tensor, w.expert, from);
+    set_gradients(&l->mlp);
+    set_gradients(&l->shared);
+    for (size_t e = 0; is_moe && e < s->E; e++)
+        set_gradients(&l->experts[e]);
     return rc;
-}
-
-static int layer(struct maker *b, struct train_layer *l, int is_moe, const struct layer *from)
-{
-    size_t d = b->t->c->dims.d;
-    int rc;
-    l->is_moe = is_moe;
-    if ((rc = vector(b, &l->input_norm, "input_layernorm.weight", d, from->input_layernorm)) ||
-        (rc = vector(b, &l->post_norm, "post_attention_layernorm.weight", d, from->post_attention_layernorm)) ||
-        (rc = attention(b, l, &from->self_attn)))
-        return rc;
-    return l->is_moe ? experts(b, l, &from->moe) : feed_forward(b, &l->mlp, "mlp", b->t->c->dims.dense, &from->mlp);
 }
 
 /* ---- modules ---- */
 
 /* The embedding or the output head of module k: its own, or that of the model. */
-static int end(struct maker *b, struct train_part *out, int *owns, const char *name, int k,
-               const struct train_part *shared, const struct weight_view *stored)
+static int end(struct maker *b, struct train_module *w, enum model_tensor t, int k, const struct mtp_module *from)
 {
-    const struct vb_trainer *t = b->t;
-    int is_stored = !b->is_new && model_mtp_stores(b->m, k, name[0] == 's');
-    *owns = t->o.ends == ENDS_OWN || (t->o.ends == ENDS_STORED && is_stored);
-    *out = *shared;
-    if (!*owns)
+    const struct vb_trainer *trainer = b->t;
+    int is_head = t == TENSOR_MODULE_HEAD, is_stored = !b->is_new && model_mtp_stores(b->m, k, is_head);
+    int owns = trainer->o.ends == ENDS_OWN || (trainer->o.ends == ENDS_STORED && is_stored);
+    const struct train_part *shared = is_head ? &trainer->head : &trainer->embed;
+    *(is_head ? &w->owns_head : &w->owns_embed) = owns;
+    *place(w, t, 0) = *shared;
+    if (!owns)
         return VB_OK;
-    return add_part(b, out, name, t->c->dims.V, t->c->dims.d, 2,
-                    &(struct first_values){.matrix = is_stored ? stored : &shared->w, .is_new = !is_stored});
+    return add_part(b, place(w, t, 0), tensor_names[t].hf, trainer->c->dims.V, trainer->c->dims.d, 2,
+                    &(struct first_values){.matrix = is_stored ? tensor_matrix(t, from, 0) : &shared->w,
+                                           .is_new = !is_stored});
 }
 
 static int module(struct maker *b, struct train_module *w, int k)
 {
     const struct mtp_module none = {0}, *from = &none;
     struct vb_trainer *t = b->t;
-    size_t d = t->c->dims.d;
-    int rc, index = t->c->num_hidden_layers + k;
+    int index = t->c->num_hidden_layers + k;
     snprintf(b->prefix, sizeof b->prefix, "model.layers.%d.", index);
     b->is_new = t->o.new_model || t->o.new_modules || k >= b->m->num_mtp;
     if (!b->is_new)
         from = &b->m->mtp[k];
-    if ((rc = layer(b, &w->layer, config_layer_is_moe(t->c, index), &from->layer)) ||
-        (rc = vector(b, &w->enorm, "enorm.weight", d, from->enorm)) ||
-        (rc = vector(b, &w->hnorm, "hnorm.weight", d, from->hnorm)) ||
-        (rc = matrix(b, &w->eh_proj, "eh_proj.weight", d, 2 * d, &from->eh_proj)) ||
-        (rc = vector(b, &w->norm, "shared_head.norm.weight", d, from->shared_head_norm)) ||
-        (rc = end(b, &w->embed, &w->owns_embed, "embed_tokens.weight", k, &t->embed, &from->embed_tokens)))
-        return rc;
-    return end(b, &w->head, &w->owns_head, "shared_head.head.weight", k, &t->head, &from->head);
+    int rc = layer(b, &w->layer, index, config_layer_is_moe(t->c, index), &from->layer);
+    for (struct tensor_walk x = walk_module(t->c); !rc && walk_next(&x);)
+        rc = layer_tensors[x.tensor].optional ? end(b, w, x.tensor, k, from) : add_tensor(b, w, x.tensor, 0, from);
+    return rc;
 }
 
 /* ---- parallel heads ---- */
@@ -274,17 +257,17 @@ static int head(struct maker *b, struct train_module *w, int k)
     const struct vb_trainer *t = b->t;
     const struct vb_model *stored = t->heads.stored;
     const struct layer *last = &b->m->layers[t->c->num_hidden_layers - 1];
+    int index = t->c->num_hidden_layers + k;
     snprintf(b->prefix, sizeof b->prefix, "extra_heads.%d.", k);
     w->norm = t->norm;
     w->head = t->head;
     if (stored) {
         b->is_new = 0;
-        return layer(b, &w->layer, config_layer_is_moe(&stored->config, t->c->num_hidden_layers + k),
-                     &stored->mtp[k].layer);
+        return layer(b, &w->layer, index, config_layer_is_moe(&stored->config, index), &stored->mtp[k].layer);
     }
     b->is_new = !t->heads.copied;
     b->copied = t->heads.copied;
-    return layer(b, &w->layer, last->is_moe && !t->heads.dense, last);
+    return layer(b, &w->layer, index, last->is_moe && !t->heads.dense, last);
 }
 
 /* ---- all ---- */
@@ -293,16 +276,14 @@ static int head(struct maker *b, struct train_module *w, int k)
 static int outside(struct maker *b)
 {
     struct vb_trainer *t = b->t;
-    size_t V = t->c->dims.V, d = t->c->dims.d;
-    int rc;
+    int rc = VB_OK;
     b->is_new = t->o.new_model;
-    if ((rc = matrix(b, &t->embed, "model.embed_tokens.weight", V, d, &b->m->embed_tokens)) ||
-        (rc = vector(b, &t->norm, "model.norm.weight", d, b->m->norm)))
+    for (struct tensor_walk w = walk_model(t->c); !rc && walk_next(&w);)
+        rc = add_tensor(b, t, w.tensor, 0, b->m);
+    if (rc || !t->c->tie_word_embeddings)
         return rc;
-    if (!t->c->tie_word_embeddings)
-        return matrix(b, &t->head, "lm_head.weight", V, d, &b->m->lm_head);
     t->head = t->embed;
-    return (t->tied = take(b, V * d, sizeof *t->tied)) ? VB_OK : VB_NO_MEMORY;
+    return (t->tied = take(b, t->c->dims.V * t->c->dims.d, sizeof *t->tied)) ? VB_OK : VB_NO_MEMORY;
 }
 
 static int by_name(const void *a, const void *b)
@@ -324,7 +305,7 @@ int train_make_tensors(struct vb_trainer *t, vb_error *err)
         rc = VB_NO_MEMORY;
     for (int i = 0; !rc && t->layers && i < layers; i++) {
         snprintf(b.prefix, sizeof b.prefix, "model.layers.%d.", i);
-        rc = layer(&b, &t->layers[i], config_layer_is_moe(t->c, i), &t->model->layers[i]);
+        rc = layer(&b, &t->layers[i], i, config_layer_is_moe(t->c, i), &t->model->layers[i]);
     }
     if (!rc && !(t->mtp = take(&b, (size_t)t->used, sizeof *t->mtp)))
         rc = VB_NO_MEMORY;

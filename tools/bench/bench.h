@@ -166,7 +166,7 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
 struct bench_parts bench_module_work(const struct vb_model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows);
 /* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to
  * `depth` tokens. */
-struct bench_work bench_attention_work(const struct vb_model *m, const struct mla *a, double rows, double depth);
+struct bench_work bench_attention_work(const struct vb_model *m, const struct layer *layer, double rows, double depth);
 
 /* --- tell.c --- */
 /* The quantile q of some numbers, one for each round. */

@@ -73,7 +73,7 @@ static void plan_attention(const struct bench *b, struct bench_item *i)
     const struct vb_model *m = b->c->model;
     i->calls = m->config.dims.layers;
     for (size_t l = 0; l < i->calls; l++) {
-        struct bench_work one = bench_attention_work(m, &m->layers[l].self_attn, (double)i->rows, (double)i->depth);
+        struct bench_work one = bench_attention_work(m, &m->layers[l], (double)i->rows, (double)i->depth);
         i->work.bytes += one.bytes;
         i->work.flops += one.flops;
     }

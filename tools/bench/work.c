@@ -128,14 +128,14 @@ static void add_layer(struct bench_parts *work, const struct config *c, const st
     }
 }
 
-struct bench_work bench_attention_work(const struct vb_model *m, const struct mla *a, double rows, double depth)
+struct bench_work bench_attention_work(const struct vb_model *m, const struct layer *layer, double rows, double depth)
 {
     struct bench_parts work = {0};
     /* the queries are the last tokens; each attends to the tokens up to itself */
-    struct layer_work l = {&m->config, a, rows, depth - (rows - 1) / 2, 0, 0, &work};
-    reads_of_heads(&m->config, a, add_read, &l);
+    struct layer_work l = {&m->config, &layer->self_attn, rows, depth - (rows - 1) / 2, 0, 0, &work};
+    reads_of_layer(&m->config, layer, add_read, &l);
     add_tokens(&l, l.depth);
-    return bench_sum(&work);
+    return work.part[PART_ATTENTION];
 }
 
 struct counted { /* which experts each layer chose for the tokens with index `first` and above */
