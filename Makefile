@@ -110,10 +110,12 @@ NVCC       ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bi
 NVCC_FLAGS := -I. -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
 GPU_CODES  ?= $(filter $(shell $(NVCC) --list-gpu-code),sm_80 sm_86 sm_89 sm_90 sm_100 sm_120)
 CUDA_SRC   := $(wildcard ops/cuda/*.cu)
+# the headers of kernels; the others in this folder belong to the code of the host
+CUDA_HEADERS := $(sort $(shell sed -n 's/^\#include "\(ops\/cuda\/.*\)"$$/\1/p' $(CUDA_SRC)))
 FATBIN     := $(BUILD)/ops/cuda/kernels.fatbin
-$(BUILD)/ops/cuda/kernels.cu: $(CUDA_SRC) $(filter-out %/device.h %/driver.h %/cublas.h %/cublas_functions.h,$(wildcard ops/cuda/*.h)) Makefile
+$(BUILD)/ops/cuda/kernels.cu: $(CUDA_SRC) $(CUDA_HEADERS) Makefile
 	@mkdir -p $(@D)
-	$(Q){ printf '#include "%s"\n' $(filter-out %/device.h %/driver.h %/cublas.h %/cublas_functions.h,$(wildcard ops/cuda/*.h)); \
+	$(Q){ printf '#include "%s"\n' $(CUDA_HEADERS); \
 	    for f in $(basename $(notdir $(CUDA_SRC))); do printf 'namespace file_%s {\n#include "ops/cuda/%s.cu"\n}\n' $$f $$f; done; } >$@
 $(FATBIN): $(BUILD)/ops/cuda/kernels.cu
 	$(call say,NVCC $@)

@@ -351,7 +351,6 @@ static int head(struct follower *f)
     uint64_t number = ranks_get_number(f->r), vocab = ranks_get_number(f->r), bf16 = ranks_get_number(f->r),
              S = ranks_get_number(f->r);
     uint64_t from = ranks_get_number(f->r);
-    int own = pass->cx.bf16;
     size_t d = m->config.dims.d;
     int code = make_floats(f, &f->logits, &f->logits_room, (size_t)S * m->config.dims.V);
     if (!code && from == UINT64_MAX)
@@ -361,13 +360,13 @@ static int head(struct follower *f)
     if (from == UINT64_MAX)
         ranks_get(f->r, f->hidden, (size_t)S * d * sizeof *f->hidden);
     ranks_done(f->r);
-    pass->cx.bf16 = (int)bf16;
+    pass->cx.arithmetic = bf16 ? &pass->arithmetic : &arithmetic_exact;
     const float *hidden = from == UINT64_MAX ? f->hidden : pass->w.hidden + from;
     if (vocab)
         forward_listed(pass, object_of(f, vocab)->vocab, (int)number - 1, f->logits, hidden, (size_t)S);
     else
         forward_head(pass, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, hidden, (size_t)S);
-    pass->cx.bf16 = own;
+    pass->cx.arithmetic = &pass->arithmetic;
     return VB_OK;
 }
 

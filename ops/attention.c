@@ -1,9 +1,7 @@
 #include "ops/attention_blocks.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "ops/attention_device.h"
 #include "ops/linear.h"
 #include "ops/round.h"
 #include "ops/weights.h"
@@ -223,7 +221,7 @@ static void absorb(struct attention_pass *p, size_t h, int thread, float *query,
     struct weight_view w_uk = weight_rows(&a->w_uk, first, a->nope);
     struct weight_ahead ahead = after_head(p, h);
     w_uk.ahead = &ahead;
-    if (p->cx->bf16) {
+    if (p->cx->arithmetic->bf16) {
         float *rounded = p->q_nope + h * a->nope;
         for (size_t s = 0; s < p->S; s++)
             op_round_x(rounded + s * ldr, q + s * ldq, a->nope);
@@ -384,16 +382,14 @@ static void show_scores(struct attention_pass *p, size_t first)
     struct op_ranks *ranks = p->cx->ranks;
     size_t H = attention_row_heads(p->a), unit = attention_head_unit(p->a->value);
     struct op_share own = op_own(p->cx, H, unit);
-    char name[32];
     for (size_t s = 0; s < p->S; s++)
         for (size_t h = 0; h < H; h++) {
             if (h >= own.begin && h < own.end)
                 scores_of_pair(p, s, h - own.begin);
             if (ranks)
                 op_spread(p->cx, op_owner(ranks, h, H, unit), p->shown, p->seen[s].length * sizeof *p->shown);
-            snprintf(name, sizeof name, "scores.%zu", h);
             if (probe)
-                probe->see(probe, name, first + s, 1, p->shown, 0, p->seen[s].length);
+                probe->see(probe, PROBE_ATTENTION_SCORES, (int)h, first + s, 1, p->shown, p->seen[s].length);
         }
 }
 
@@ -422,10 +418,6 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context),
            pairs = most * a->heads;
     size_t blocks = blocks_of(context);
-    if (cx->device) {
-        device_attention(cx, y, q, a, S);
-        return;
-    }
     struct attention_pass p = {.cx = cx, .a = a, .row = packed_length(width), .layout = attention_rows(a)};
     p.row_bytes = kv_row_bytes(&p.layout);
     p.query = op_take(cx, pairs * width);
@@ -457,6 +449,6 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
         p.y = y + s * attention_row_heads(a) * a->value;
         some_queries(&p, s);
     }
-    op_all_multiplied(cx, &a->w_uv); /* only W_uv: op_multiply never reads a W_uk of type BF16 */
+    op_all_multiplied(cx, cx->arithmetic, &a->w_uv); /* only W_uv: op_multiply never reads a W_uk of type BF16 */
     op_give(cx, mark);
 }

@@ -30,6 +30,7 @@
 
 #include "ops/kv_rows.h"
 #include "ops/op.h"
+#include "ops/row_place.h"
 
 #define ATTENTION_BLOCK 256
 
@@ -54,11 +55,12 @@ struct attention {
     int uk_transposed;
     float scale;
     enum kv_type cache; /* the type of the cache rows */
-    /* With a device only: [S], in memory with a twin that is up to date. `seen` of op_attention is not used then.
-     * `layer` is the layer's number in the cache, and longest is the length of the longest timeline or more. */
-    const struct device_row *device_rows;
+    /* These three are for the operators of a device only, which do not use `seen` and `context` of op_attention. places
+     * [S] has the same tokens; `layer` is the layer's number in the cache, and longest is the length of the longest
+     * timeline or more. */
+    const struct row_place *places;
     size_t layer, longest;
-    /* op_expanded only; the device and op_attention compute no tails. After the tokens of its timeline, query s attends
+    /* op_expanded only; op_attention computes no tails. After the tokens of its timeline, query s attends
      * to `tail` more tokens, whose cache rows are numbers tail_slots[s * tail ..] of the timeline's rows. They are the
      * last tokens in the order of the sums */
     size_t tail;

@@ -15,6 +15,7 @@
 #include "ops/kv_rows.h"
 #include "ops/op.h"
 #include "ops/rope.h"
+#include "ops/row_place.h"
 
 struct cache_rows {
     size_t heads, ldq, nope; /* q has `heads` heads of n + r numbers in each row; its rows are ldq numbers apart */
@@ -25,9 +26,8 @@ struct cache_rows {
 };
 
 /* Changes q [S, heads, n+r] and kv_a [S, c+r], and writes S cache rows. cos_sin [S, r] has the angles of each row
- * (op_rope_angles). Of rows [S], it reads rows, layer_bytes, slot and query_scale. With a device, `rows` has a twin
- * that is up to date. */
-void op_cache_rows(const struct op_ctx *cx, float *q, float *kv_a, const float *cos_sin, const struct device_row *rows,
+ * (op_rope_angles). Of rows [S], it reads rows, layer_bytes, slot and query_scale. */
+void op_cache_rows(const struct op_ctx *cx, float *q, float *kv_a, const float *cos_sin, const struct row_place *rows,
                    const struct cache_rows *a, size_t S);
 
 /* Multiplies n numbers of a query by query_scale, unless it is 1. */

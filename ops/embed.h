@@ -3,8 +3,7 @@
  *     y[s,d] = W[tok[s], d]
  *
  * W [V,D] is the embedding matrix as stored, and tok [S] has tokens in [0, V). The rows of y [S,D] are ldy floats
- * apart. V is the size of the vocabulary, D the width of the model, and S the number of tokens. With op_ctx.device, the
- * device copies the rows: then tok, W and y have twins. */
+ * apart. V is the size of the vocabulary, D the width of the model, and S the number of tokens. */
 #ifndef VB_EMBED_H
 #define VB_EMBED_H
 

@@ -1,7 +1,6 @@
 /* ops/expanded.c -- some heads at a time: W_uk is decoded, then keys and values of all tokens, then the queries. */
 #include "ops/expanded.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "ops/attention_blocks.h"
@@ -293,7 +292,6 @@ static void attend(void *arg, size_t task, int thread)
 static void show_scores(const struct expanded_pass *p, size_t first)
 {
     struct op_probe *probe = p->cx->probe;
-    char name[32];
     for (size_t s = 0; s < p->S; s++)
         for (size_t h = 0; h < p->heads; h++) {
             struct expanded_task t = task_of(p, 0, h, s, 1);
@@ -301,8 +299,8 @@ static void show_scores(const struct expanded_pass *p, size_t first)
                 scores_of_block(&t, j);
                 memcpy(p->shown + j, t.score, n * sizeof *p->shown);
             }
-            snprintf(name, sizeof name, "scores.%zu", p->head + h);
-            probe->see(probe, name, first + s, 1, p->shown, 0, t.length + p->a->tail);
+            probe->see(probe, PROBE_ATTENTION_SCORES, (int)(p->head + h), first + s, 1, p->shown,
+                       t.length + p->a->tail);
         }
 }
 
@@ -359,6 +357,6 @@ void op_expanded(struct op_ctx *cx, float *y, const float *q, const struct timel
         p.tail_slots = a->tail ? a->tail_slots + s * a->tail : NULL;
         one_sequence(&p, s, memory);
     }
-    op_all_multiplied(cx, &a->w_uv);
+    op_all_multiplied(cx, cx->arithmetic, &a->w_uv);
     op_give(cx, mark);
 }

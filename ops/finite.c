@@ -18,12 +18,8 @@ static int is_finite(const float *x, size_t n)
 
 void op_first_not_finite(const struct op_ctx *cx, int32_t *first, const float *x, int32_t layer, size_t S, size_t D)
 {
-    struct device *g = cx->device;
-    if (g)
-        device_run(g, first_not_finite, S, 1, 1, .first = device_at(g, first), .x = device_at(g, x), .D = D,
-                   .layer = layer);
-    else
-        for (size_t s = 0; s < S; s++)
-            if (first[s] < 0 && !is_finite(x + s * D, D))
-                first[s] = layer;
+    (void)cx;
+    for (size_t s = 0; s < S; s++)
+        if (first[s] < 0 && !is_finite(x + s * D, D))
+            first[s] = layer;
 }

@@ -223,13 +223,13 @@ static void show(const struct choice_pass *p, size_t first, int32_t *all)
         if (!n)
             continue;
         if (probe->scores)
-            probe->see(probe, "scores", first + s, 1, p->score + s * p->context, 0, n);
+            probe->see(probe, PROBE_INDEX_SCORES, -1, first + s, 1, p->score + s * p->context, n);
         for (size_t t = 0; !has_to_choose(p, s) && t < n; t++)
             all[t] = (int32_t)t;
-        probe->see(probe, "kept", first + s, 1, has_to_choose(p, s) ? p->kept + s * p->ix->kept : all, 1,
+        probe->see(probe, PROBE_INDEX_KEPT, -1, first + s, 1, has_to_choose(p, s) ? p->kept + s * p->ix->kept : all,
                    at_most(n, p->ix->kept));
         if (has_to_choose(p, s))
-            probe->see(probe, "margin", first + s, 1, &(float){margin_of(p, s)}, 0, 1);
+            probe->see(probe, PROBE_INDEX_MARGIN, -1, first + s, 1, &(float){margin_of(p, s)}, 1);
     }
 }
 

@@ -1,10 +1,11 @@
 #include "ops/linear.h"
-#include "ops/linear_device.h"
 
 #include <string.h>
 
 #include "ops/onednn.h"
 #include "ops/round.h"
+
+const struct arithmetic arithmetic_exact = {.bf16 = 0};
 
 size_t op_packed_bytes(int form, size_t K)
 {
@@ -25,7 +26,7 @@ size_t op_packed_scratch(size_t S, size_t K)
 
 struct op_packed op_take_packed(struct op_ctx *cx, unsigned forms, size_t S, size_t K)
 {
-    struct op_packed p = {.K = K};
+    struct op_packed p = {.K = K, .how = cx->arithmetic};
     for (int form = 0; form < OP_FORMS; form++)
         if (forms >> form & 1)
             p.rows[form] = (char *)op_take(cx, (S * op_packed_bytes(form, K) + sizeof(float) - 1) / sizeof(float));
@@ -49,7 +50,7 @@ void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, 
     float *rounded = p->rows[OP_ROUNDED] ? op_packed_row(p, OP_ROUNDED, s) : NULL;
     uint16_t *narrow = p->rows[OP_BF16] ? op_packed_row(p, OP_BF16, s) : NULL;
     struct quantized_group *groups = p->rows[OP_GROUPS] ? op_packed_row(p, OP_GROUPS, s) : NULL;
-    if (wide && cx->onednn)
+    if (wide && p->how->onednn)
         memcpy(wide + k0, x, n * sizeof *x);
     else if (wide)
         cx->k->pack(wide + k0, x, n);
@@ -93,16 +94,22 @@ void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x,
     pack_columns(cx, p, x, ldx, (struct op_share){0, p->K}, S);
 }
 
-void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                 size_t n1, const void *packed, size_t ldp, size_t S)
+static void multiply(const struct op_ctx *cx, int thread, enum op_form form, float *y, size_t ldy,
+                     const struct weight_view *w, size_t n0, size_t n1, const void *packed, size_t ldp, size_t S)
 {
     void *scratch = op_kernel_scratch(cx, thread);
-    switch (op_form(cx, w)) {
+    switch (form) {
     case OP_F32:
     case OP_ROUNDED: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
     case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
     default: cx->k->matmul_quantized(y, ldy, w, n0, n1, packed, ldp / QUANTIZED_GROUP, S, scratch);
     }
+}
+
+void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                 size_t n1, const void *packed, size_t ldp, size_t S)
+{
+    multiply(cx, thread, op_form(cx, w), y, ldy, w, n0, n1, packed, ldp, S);
 }
 
 /* A failure is stored in `o`; the code that began the pass reads it with onednn_failure. */
@@ -117,21 +124,45 @@ static void by_onednn(struct onednn *o, enum onednn_type type, float *y, size_t 
 void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w,
                         size_t n0, size_t n1, const struct op_packed *x, size_t S)
 {
-    const void *rows = x->rows[op_form(cx, w)];
-    if (cx->onednn)
-        by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, rows, packed_length(x->K),
-                  S);
+    enum op_form form = op_form_by(cx, x->how, w);
+    if (x->how->onednn)
+        by_onednn(x->how->onednn[thread], x->how->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, x->rows[form],
+                  packed_length(x->K), S);
     else
-        op_multiply(cx, thread, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
+        multiply(cx, thread, form, y, ldy, w, n0, n1, x->rows[form], packed_length(x->K), S);
 }
 
-void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
+void op_all_multiplied(const struct op_ctx *cx, const struct arithmetic *how, const struct weight_view *w)
 {
     unsigned char unknown = MAGNITUDES_UNKNOWN;
-    if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* if a kernel found a tiny weight, it has
-                                                                                 recorded this */
+    if (how->bf16 && !how->onednn && cx->k->learns_magnitudes && w->magnitudes) /* if a kernel found a tiny weight, it
+                                                                                   has recorded this */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED,
                                     __ATOMIC_RELAXED);
+}
+
+/* ---- tasks ---- */
+
+#define ONEDNN_ROWS 256 /* of W in a task; other sizes were not faster */
+
+static size_t onednn_tasks(size_t rows) { return (rows + ONEDNN_ROWS - 1) / ONEDNN_ROWS; }
+
+size_t op_linear_tasks(const struct op_ctx *cx, const struct arithmetic *how, size_t rows, size_t after)
+{
+    return how->onednn ? onednn_tasks(rows) : op_row_tasks(cx, rows, after);
+}
+
+void op_linear_range(const struct op_ctx *cx, const struct arithmetic *how, size_t rows, size_t after, size_t task,
+                     size_t *begin, size_t *end)
+{
+    size_t groups = (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP, tasks = how->onednn ? onednn_tasks(rows) : 0;
+    if (!how->onednn) {
+        op_row_range(cx, rows, after, task, begin, end);
+        return;
+    }
+    *begin = groups * task / tasks * OP_ROW_GROUP;
+    *end = groups * (task + 1) / tasks * OP_ROW_GROUP;
+    *end = *end < rows ? *end : rows;
 }
 
 struct linear_pass {
@@ -157,7 +188,7 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     size_t n0, n1;
     while (task >= p->first[l + 1 - p->layers])
         l++;
-    op_row_range(p->cx, l->w->rows, rows_after(p, l), task - p->first[l - p->layers], &n0, &n1);
+    op_linear_range(p->cx, p->x->how, l->w->rows, rows_after(p, l), task - p->first[l - p->layers], &n0, &n1);
     op_multiply_packed(p->cx, thread, l->y, l->ldy ? l->ldy : l->w->rows, l->w, n0, n1, p->x, p->S);
 }
 
@@ -167,12 +198,12 @@ static void multiply_all(const struct op_ctx *cx, const struct linear *layers, s
     struct linear_pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .x = x};
     double cost = 0;
     for (size_t i = 0; i < count; i++) {
-        p.first[i + 1] = p.first[i] + op_row_tasks(cx, layers[i].w->rows, rows_after(&p, &layers[i]));
+        p.first[i + 1] = p.first[i] + op_linear_tasks(cx, x->how, layers[i].w->rows, rows_after(&p, &layers[i]));
         cost += (double)layers[i].w->rows * (double)layers[i].w->cols * (double)S;
     }
     op_parallel_matrices(cx, p.first, count, cost, rows_of_linears, &p);
     for (size_t i = 0; i < count; i++)
-        op_all_multiplied(cx, layers[i].w);
+        op_all_multiplied(cx, x->how, layers[i].w);
 }
 
 void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w,
@@ -181,20 +212,23 @@ void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed 
     multiply_all(cx, &(struct linear){y, w, 0}, 1, x, S);
 }
 
-void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
+static void linears(struct op_ctx *cx, const struct arithmetic *how, const struct linear *layers, size_t count,
+                    const float *x, size_t S)
 {
-    if (cx->device) {
-        device_linears(cx, layers, count, x, S);
-        return;
-    }
     size_t mark = op_mark(cx), K = layers->w->cols;
     unsigned forms = 0;
     for (size_t i = 0; i < count; i++)
-        forms |= 1u << op_form(cx, layers[i].w);
+        forms |= 1u << op_form_by(cx, how, layers[i].w);
     struct op_packed packed = op_take_packed(cx, forms, S, K);
+    packed.how = how;
     op_pack(cx, &packed, x, K, S);
     multiply_all(cx, layers, count, &packed, S);
     op_give(cx, mark);
+}
+
+void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
+{
+    linears(cx, cx->arithmetic, layers, count, x, S);
 }
 
 void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
@@ -251,10 +285,5 @@ void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float 
 
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
 {
-    struct op_ctx exact = *cx;
-    exact.bf16 = 0;
-    exact.onednn = NULL;
-    exact.cublas = 0;
-    exact.tensor_cores = 0;
-    op_linear(&exact, y, x, w, S);
+    linears(cx, &arithmetic_exact, &(struct linear){y, w, 0}, 1, x, S);
 }

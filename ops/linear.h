@@ -6,27 +6,18 @@
  * and do not overlap. S is the number of rows in the pass, K the length of a row of x, and N the length of a row of y.
  *
  * x is converted once for all layers that read it, into each form that one of them needs (struct op_packed). There are
- * four forms. The default form is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), every W that is
- * not quantized is BF16, and x is rounded to BF16 (kernels pack and narrow, or op_round_x). For a quantized W, x is
+ * four forms. The default form is f32 in packed order (kernel pack). In precision bf16 (ops/arithmetic.h), every W that
+ * is not quantized is BF16, and x is rounded to BF16 (kernels pack and narrow, or op_round_x). For a quantized W, x is
  * quantized in groups of 32 numbers (kernels pack and quantize, rule 2). op_linear_exact never rounds x to BF16; the
  * router's gate needs this.
  *
- * With op_ctx.device, kernels of the device compute the same bits (ops/linear_device.h). op_pack, op_multiply and the
- * other steps of a linear layer are for the CPU only.
- *
- * With op_ctx.onednn, oneDNN computes the sums, in an order that it chooses. Each task calls oneDNN once for its rows
- * of W. x then stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply
- * never use oneDNN, so their results always have the bits that docs/ARITHMETIC.md defines.
- *
- * With op_ctx.tensor_cores, the device's tensor cores compute the sums for every W that is not quantized. x, and a W
- * that is not BF16, are rounded to BF16. The sums have a fixed order (ops/cuda/tensor.cu), but are not rounded as the
- * contract says.
- *
- * With op_ctx.cublas, the device's library computes the sums for every W that is not quantized, in an order that it
- * chooses. x, and a W that is not BF16, are rounded to BF16. op_linear_exact never uses it. */
+ * With oneDNN (ops/arithmetic.h), each task calls oneDNN once for its rows of W. x then stays in natural order, and is
+ * rounded to BF16 in precision bf16. op_linear_exact and op_multiply never use oneDNN, so their results always have the
+ * bits that docs/ARITHMETIC.md defines. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 
+#include "ops/arithmetic.h"
 #include "ops/op.h"
 
 size_t op_linear_scratch(size_t S, size_t K);
@@ -58,16 +49,22 @@ void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float 
 /* OP_ROUNDED: f32 in packed order, rounded to BF16. The kernels of most instruction sets would widen BF16 to f32 again
  * in every tile, so they get the rounded numbers as f32. */
 enum op_form { OP_F32, OP_BF16, OP_ROUNDED, OP_GROUPS, OP_FORMS };
-static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_view *w)
+static inline enum op_form op_form_by(const struct op_ctx *cx, const struct arithmetic *how,
+                                      const struct weight_view *w)
 {
     if (weight_is_quantized(w->type))
         return OP_GROUPS;
-    return !cx->bf16 ? OP_F32 : cx->onednn || cx->k->learns_magnitudes ? OP_BF16 : OP_ROUNDED;
+    return !how->bf16 ? OP_F32 : how->onednn || cx->k->learns_magnitudes ? OP_BF16 : OP_ROUNDED;
+}
+static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_view *w)
+{
+    return op_form_by(cx, cx->arithmetic, w);
 }
 
 /* Rows of x, each of length K, in one or more forms. If OP_GROUPS is one of them, K is a multiple of 32. */
 struct op_packed {
     size_t K;
+    const struct arithmetic *how; /* how they are multiplied; op_take_packed takes it from op_ctx.arithmetic */
     char *rows[OP_FORMS]; /* indexed by enum op_form; NULL if the rows do not exist in that form */
 };
 size_t op_packed_bytes(int form, size_t K); /* bytes of one row */
@@ -95,6 +92,12 @@ void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const 
 void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w,
                       size_t S);
 
+/* Like op_row_tasks and op_row_range. With oneDNN, the ranges of rows do not depend on the number of threads, because
+ * they may influence the bits of oneDNN's results. */
+size_t op_linear_tasks(const struct op_ctx *cx, const struct arithmetic *how, size_t rows, size_t after);
+void op_linear_range(const struct op_ctx *cx, const struct arithmetic *how, size_t rows, size_t after, size_t task,
+                     size_t *begin, size_t *end);
+
 /* Multiplies rows [n0, n1) of W by S packed rows, with the kernels or with oneDNN. `thread` is the number of the
  * calling thread. */
 void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w,
@@ -106,6 +109,6 @@ void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, cons
 
 /* Call this after all rows of W have gone through op_multiply. In precision bf16, the kernels look for tiny weights. If
  * the kernels have found none in W, this function records this fact (enum magnitudes in simd/kernels.h). */
-void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w);
+void op_all_multiplied(const struct op_ctx *cx, const struct arithmetic *how, const struct weight_view *w);
 
 #endif

@@ -1,10 +1,8 @@
 #include "ops/mlp.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "ops/linear.h"
-#include "ops/mlp_device.h"
 
 /* A group of rows that go through the same three matrices: all rows of a dense layer or of the shared expert, or the
  * rows of one expert. */
@@ -71,7 +69,7 @@ static void gate_and_up(void *arg, size_t task, int thread)
     struct mlp_pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1, i = intermediate_of(b), begin = own_of(p->cx, b).begin;
-    op_row_range(p->cx, rows_of(p->cx, b), b->after, task, &n0, &n1);
+    op_linear_range(p->cx, p->cx->arithmetic, rows_of(p->cx, b), b->after, task, &n0, &n1);
     op_multiply_packed(p->cx, thread, b->h + begin, i, b->w.gate, n0, n1, &b->x, b->count);
     op_multiply_packed(p->cx, thread, b->u + begin, i, b->w.up, n0, n1, &b->x, b->count);
     for (size_t s = 0; s < b->count; s++) {
@@ -86,7 +84,7 @@ static void down(void *arg, size_t task, int thread)
     struct mlp_pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1;
-    op_row_range(p->cx, p->own.end - p->own.begin, down_after(p, b), task, &n0, &n1);
+    op_linear_range(p->cx, p->cx->arithmetic, p->own.end - p->own.begin, down_after(p, b), task, &n0, &n1);
     op_multiply_packed(p->cx, thread, b->y + p->own.begin, p->d, b->w.down, n0, n1, &b->h_packed, b->count);
 }
 
@@ -144,19 +142,20 @@ static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count,
     for (size_t b = count, after = 0; b--; after += rows_of(cx, &bundles[b]))
         bundles[b].after = after;
     for (size_t b = 0; b < count; b++) {
-        p.first[b + 1] = p.first[b] + op_row_tasks(cx, rows_of(cx, &bundles[b]), bundles[b].after);
+        p.first[b + 1] = p.first[b] + op_linear_tasks(cx, cx->arithmetic, rows_of(cx, &bundles[b]), bundles[b].after);
         cost += (double)bundles[b].count * (double)d * (double)rows_of(cx, &bundles[b]);
     }
     op_parallel_matrices(cx, p.first, count, 2.0 * cost, gate_and_up, &p);
     gather_hidden(cx, hidden, hiddens);
     for (size_t b = 0; b < count; b++)
-        p.first[b + 1] = p.first[b] + op_row_tasks(cx, p.own.end - p.own.begin, down_after(&p, &bundles[b]));
+        p.first[b + 1] = p.first[b] + op_linear_tasks(cx, cx->arithmetic, p.own.end - p.own.begin,
+                                                      down_after(&p, &bundles[b]));
     op_parallel_matrices(cx, p.first, count, cost, down, &p);
     op_give(cx, mark);
     for (size_t b = 0; b < count; b++) {
-        op_all_multiplied(cx, bundles[b].w.gate);
-        op_all_multiplied(cx, bundles[b].w.up);
-        op_all_multiplied(cx, bundles[b].w.down);
+        op_all_multiplied(cx, cx->arithmetic, bundles[b].w.gate);
+        op_all_multiplied(cx, cx->arithmetic, bundles[b].w.up);
+        op_all_multiplied(cx, cx->arithmetic, bundles[b].w.down);
     }
 }
 
@@ -167,10 +166,6 @@ size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate)
 
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
 {
-    if (cx->device) {
-        device_mlp(cx, y, x, w, S);
-        return;
-    }
     size_t mark = op_mark(cx), d = w->gate->cols;
     struct bundle all = {.w = *w, .count = S, .y = y};
     all.x = op_take_packed(cx, forms_of_x(cx, &all), S, d);
@@ -255,22 +250,10 @@ static void combine(void *arg, size_t first, size_t count)
 void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared,
                 size_t chosen, size_t S, size_t d)
 {
-    if (cx->device) {
-        device_moe_sum(cx, y, out, weight, shared, chosen, S, d);
-        return;
-    }
     struct moe_weights w = {.chosen = chosen};
     struct moe_pass p = {.cx = cx, .w = &w, .weight = weight, .d = d, .own = {0, d}, .shared = shared, .out = out,
                          .y = y};
     combine(&p, 0, S);
-}
-
-static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, int32_t expert, const float *out,
-                 size_t d)
-{
-    char name[32];
-    snprintf(name, sizeof name, "experts.%d.output", (int)expert);
-    p->see(p, name, pair / w->chosen, 1, out, 0, d);
 }
 
 /* Reports the output of each expert for each row separately. On several ranks they are whole only if op_ranks.taps_all
@@ -285,18 +268,15 @@ static void show_outputs(const struct moe_pass *p, float *out, float *shared, co
     if (cx->ranks && cx->ranks->taps_all)
         op_gather(cx, pieces, p->shared ? 2 : 1);
     for (size_t i = 0; cx->probe && i < pairs; i++)
-        show(cx->probe, p->w, i, expert[i], out + (size_t)p->place[i] * p->d, p->d);
+        cx->probe->see(cx->probe, PROBE_EXPERT_OUTPUT, expert[i], i / p->w->chosen, 1,
+                       out + (size_t)p->place[i] * p->d, p->d);
     if (cx->probe && p->shared)
-        cx->probe->see(cx->probe, "shared_experts.output", 0, S, shared, 0, p->d);
+        cx->probe->see(cx->probe, PROBE_SHARED_OUTPUT, -1, 0, S, shared, p->d);
 }
 
 void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
             const struct moe_weights *w, size_t S)
 {
-    if (cx->device) {
-        device_moe(cx, y, x, expert, weight, w, S);
-        return;
-    }
     size_t mark = op_mark(cx), pairs = S * w->chosen;
     struct bundle *bundles = (struct bundle *)(void *)op_take(cx,
                                                               (w->experts + 1) * sizeof(struct bundle) / sizeof(float));

@@ -7,9 +7,7 @@
  *
  * An MLP consists of three linear layers and kernel silu_mul. Here d is the width of the model, i the intermediate
  * size, S the number of rows, and g_e the weight of expert e. The output of each expert for each token is first stored
- * in a separate buffer. So the order of the sum does not depend on which expert is computed first.
- *
- * With op_ctx.device, the device computes them (ops/mlp_device.h says what op_moe then needs). No probe may be set. */
+ * in a separate buffer. So the order of the sum does not depend on which expert is computed first. */
 #ifndef VB_MLP_H
 #define VB_MLP_H
 

@@ -8,10 +8,10 @@
 #define VB_OP_H
 
 #include "simd/kernels.h"
-#include "ops/cuda/device.h"
 #include "ops/clock.h"
 #include "ops/pace.h"
 #include "ops/placement.h"
+#include "ops/probe.h"
 #include "ops/ranks.h"
 
 /* With OpenMP, the number of threads in a parallel region is limited so that each thread has at least this many
@@ -25,14 +25,9 @@
  * pass of up to about 16 rows, one thread does this work as fast as several, and no thread has to be woken for it. */
 #define OP_ROWS_COST 131072.0
 
-/* A probe receives intermediate values of operators (for taps, engine/pass/tap.h). An operator calls `see` on its
- * caller's thread, with rows [first, first + count) of its S rows. Each row has `width` numbers, and rows are
- * contiguous. The numbers are int32_t if `integers` is nonzero, else float. */
-struct op_probe {
-    void (*see)(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
-                size_t width);
-    int scores; /* nonzero: attention scores are wanted too; they are computed a second time for the probe */
-};
+struct arithmetic;
+struct device;
+struct operators;
 
 struct op_ctx {
     const struct kernels *k;
@@ -41,22 +36,16 @@ struct op_ctx {
     struct crew *crew;           /* pool of threads (ops/crew.h), which may serve several op_ctx; NULL: parallel regions
                                     use threads of OpenMP */
     double thread_cost;          /* replaces OP_THREAD_COST and OP_CREW_COST unless it is 0 */
-    int bf16;                    /* precision bf16: the inputs of linear layers are rounded to BF16 */
-    /* NULL, or an array with one struct onednn for each thread. If it is set, oneDNN computes the linear layers (of
-     * prompts only), and the results have other bits than docs/ARITHMETIC.md defines. Every W is then BF16 if bf16 is
-     * set, else F32. */
-    struct onednn *const *onednn;
-    int cublas;                  /* with `device`: its library of matrix products (ops/cuda/device.h) computes the
-                                    linear layers whose weights are not quantized, of prompts only. Their inputs are
-                                    rounded to BF16, and the results have other bits than docs/ARITHMETIC.md defines */
-    int tensor_cores;            /* with `device`: precision tensor, ops/linear.h */
+    const struct operators *op;  /* who computes, for callers that may compute on a device (ops/operators.h); operators
+                                    themselves call their own kind directly */
+    const struct arithmetic *arithmetic; /* how linear layers multiply (ops/arithmetic.h) */
     char *scratch;               /* 64-byte aligned */
     char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody wants intermediate values */
     struct op_clock *clock;      /* measures the time of each part of a pass; NULL: nothing is measured */
-    struct device *device;       /* a GPU: operators read and write the twins of their arrays, and start kernels
-                                    (ops/cuda/device.h); NULL: the CPU computes */
+    struct device *device;       /* for operators of a device, which read and write the twins of their arrays
+                                    (ops/cuda/device.h); operators of the CPU do not look at it */
     struct op_ranks *ranks;      /* the processes that compute each pass together; NULL: this one is alone */
     const struct placement *placement; /* pins a crew's threads, and gives each of them tasks with data nearby (NUMA);
                                           NULL: the operating system chooses where threads run */
@@ -116,8 +105,7 @@ int op_foreign_threads(int threads);
  * tasks, and op_row_range sets [*begin, *end) to the rows of task number `task`. A task consists of whole groups of 32
  * rows (OP_ROW_GROUP). The outputs of such a group are 32 neighbouring inputs of the next layer, whose sums are
  * computed in chunks of 32 numbers. `after` is the total number of rows of the matrices that follow this one in the
- * same parallel region (0 for the last). With op_ctx.onednn, the ranges of rows do not depend on the number of threads,
- * because they may influence the bits of oneDNN's results. */
+ * same parallel region (0 for the last). */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 

@@ -195,16 +195,10 @@ int op_foreign_threads(int threads)
 
 static size_t groups_of(size_t rows) { return (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP; }
 
-#define ONEDNN_GROUPS 8 /* groups in a task, which are 256 rows of W; other sizes were not faster */
-
-/* Returns whether all tasks have the same size. With a placement they have, so that a part's share of the tasks is its
- * share of the rows. With oneDNN they have too: its bits may depend on the number of rows of W, which must then not
- * depend on the number of threads. */
-static int cut_equally(const struct op_ctx *cx) { return cx->placement || cx->onednn; }
-
+/* With a placement, all tasks have the same size, so that a part's share of the tasks is its share of the rows. */
 static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
 {
-    size_t tasks = cx->onednn ? (groups + ONEDNN_GROUPS - 1) / ONEDNN_GROUPS : (size_t)cx->threads * 4;
+    size_t tasks = (size_t)cx->threads * 4;
     return groups < tasks ? groups : tasks;
 }
 
@@ -230,7 +224,7 @@ static void next_round(struct parallel_cut *c, size_t threads, size_t groups, si
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after)
 {
     struct parallel_cut c = {0};
-    if (cut_equally(cx))
+    if (cx->placement)
         return equal_tasks(cx, groups_of(rows));
     while (c.groups < groups_of(rows))
         next_round(&c, (size_t)cx->threads, groups_of(rows), groups_of(after));
@@ -241,7 +235,7 @@ void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t tas
 {
     size_t groups = groups_of(rows), first, last;
     struct parallel_cut c = {0};
-    if (cut_equally(cx)) {
+    if (cx->placement) {
         first = groups * task / equal_tasks(cx, groups);
         last = groups * (task + 1) / equal_tasks(cx, groups);
     } else {

@@ -26,12 +26,6 @@ static void some_rows(void *arg, size_t first, size_t count)
 void op_rmsnorm(const struct op_ctx *cx, float *y, size_t ldy, const float *x, size_t ldx, const float *w, size_t S,
                 size_t D, float eps)
 {
-    struct device *g = cx->device;
-    if (g) {
-        device_run(g, rmsnorm, S, 1, 1, .y = device_at(g, y), .x = device_at(g, x), .w = device_at(g, w), .ldy = ldy,
-                   .ldx = ldx, .D = D, .eps = eps);
-        return;
-    }
     struct rmsnorm_pass p = {cx, y, x, w, ldy, ldx, D, eps};
     op_each_row(cx, S, 4.0 * (double)D, some_rows, &p);
 }

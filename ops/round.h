@@ -10,7 +10,7 @@
 
 void op_round_bf16(float *y, const float *x, size_t n);
 struct op_ctx;
-/* Does the same, on the device of `cx` if it has one. */
+/* Does the same: an operator of the table (ops/operators.h). */
 void op_round(const struct op_ctx *cx, float *y, const float *x, size_t n);
 
 /* Rounds like op_round_bf16, and then sets numbers smaller than 2^-56 in magnitude to +0. Precision bf16 needs this for

@@ -8,11 +8,6 @@
 
 #define SOFTMAX_BLOCK 256
 
-int op_router_fits_device(const struct router *r)
-{
-    return r->experts <= ROUTER_MOST_EXPERTS && r->chosen <= ROUTER_MOST_CHOSEN;
-}
-
 size_t op_router_scratch(const struct router *r)
 {
     return 3 * op_scratch_bytes(r->experts) + op_scratch_bytes(r->groups + r->experts / SOFTMAX_BLOCK + 1) +
@@ -159,40 +154,22 @@ static void show(struct op_probe *p, size_t row, const struct router *r, const f
 {
     int32_t groups[256];
     size_t count = 0;
-    p->see(p, "scores", row, 1, s, 0, r->experts);
+    p->see(p, PROBE_ROUTER_SCORES, -1, row, 1, s, r->experts);
     if (r->bias)
-        p->see(p, "choice", row, 1, choice, 0, r->experts);
+        p->see(p, PROBE_ROUTER_CHOICE, -1, row, 1, choice, r->experts);
     if (kept && r->groups <= sizeof groups / sizeof *groups) {
         for (size_t g = 0; g < r->groups; g++)
             if (kept[g])
                 groups[count++] = (int32_t)g;
-        p->see(p, "group_scores", row, 1, group_scores, 0, r->groups);
-        p->see(p, "groups", row, 1, groups, 1, count);
+        p->see(p, PROBE_ROUTER_GROUP_SCORES, -1, row, 1, group_scores, r->groups);
+        p->see(p, PROBE_ROUTER_GROUPS, -1, row, 1, groups, count);
     }
-    p->see(p, "experts", row, 1, expert, 1, r->chosen);
-    p->see(p, "weights", row, 1, weight, 0, r->chosen);
-}
-
-static void on_device(struct device *g, int32_t *expert, float *weight, const float *logits, const struct router *r,
-                      size_t S)
-{
-    int grouped = r->grouped && r->chosen_groups < r->groups;
-    assert(op_router_fits_device(r) && !r->forced);
-    device_run(g, router, S, 1, 1, .expert = device_at(g, expert), .weight = device_at(g, weight),
-               .logits = device_at(g, logits), .bias = device_at(g, r->bias), .experts = (unsigned)r->experts,
-               .chosen = (unsigned)r->chosen, .groups = grouped ? (unsigned)r->groups : 1,
-               .kept_groups = grouped ? (unsigned)r->chosen_groups : 0, .sigmoid = r->sigmoid,
-               .group_sum_of_two = r->group_sum_of_two, .mask_with_zero = r->mask_with_zero,
-               .norm_topk_prob = r->norm_topk_prob, .scaled = r->sigmoid || r->scale_softmax || !r->norm_topk_prob,
-               .normaliser = r->normaliser, .bf16 = r->bf16, .factor = r->routed_scaling_factor);
+    p->see(p, PROBE_ROUTER_EXPERTS, -1, row, 1, expert, r->chosen);
+    p->see(p, PROBE_ROUTER_WEIGHTS, -1, row, 1, weight, r->chosen);
 }
 
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S)
 {
-    if (cx->device) {
-        on_device(cx->device, expert, weight, logits, r, S);
-        return;
-    }
     size_t mark = op_mark(cx), E = r->experts, blocks = E / SOFTMAX_BLOCK + 1;
     float *s = op_take(cx, E), *choice = op_take(cx, E), *few = op_take(cx, r->groups + blocks);
     int32_t *state = (int32_t *)op_take(cx, E), *kept = (int32_t *)op_take(cx, r->groups);

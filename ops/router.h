@@ -51,10 +51,6 @@ struct router {
 };
 
 size_t op_router_scratch(const struct router *r);
-/* Returns whether a device (op_ctx.device) can choose the experts. If not, or if experts are forced or a probe wants
- * the steps, the caller lets the CPU do it. */
-int op_router_fits_device(const struct router *r);
-
 /* Reads logits [S,E] for S tokens. Writes each token's experts to expert [S,chosen], in ascending order, and their
  * weights to weight [S,chosen], in the same order. */
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r,

@@ -82,8 +82,8 @@ void eagle_logits(struct eagle *e, const struct pass *target, float *logits, con
         op_linear(cx, logits, g, &e->head->module.head, S);
         return;
     }
-    lead_head(target, &target->model->lm_head, NULL, 0, g, S); /* lm_head belongs to the target, whose ranks may each
-                                                                  have a share */
+    /* lm_head belongs to the target, whose ranks may each have a share */
+    lead_head(target, &target->model->lm_head, NULL, cx->arithmetic, g, S);
     cx->ranks = target->cx.ranks;
     op_linear_divided(cx, logits, e->head->vocab_size, g, 0, &e->head->module.head, S);
     cx->ranks = NULL;

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "ops/cuda/driver.h"
-#include "ops/linear_device.h"
-#include "ops/router.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/operators.h"
 #include "ops/weights.h"
 
 /* ---- the device ---- */
@@ -259,7 +259,7 @@ static int is_like(const struct weight_view *a, const struct weight_view *b)
  * not have too many. */
 static int may_have_experts(const struct moe *m, const struct config *c)
 {
-    int may = op_router_fits_device(&(struct router){.experts = c->dims.E, .chosen = c->dims.chosen});
+    int may = cuda_can_route(&(struct router){.experts = c->dims.E, .chosen = c->dims.chosen});
     for (size_t e = 1; e < c->dims.E && may; e++)
         for (enum model_tensor t = TENSOR_EXPERT_GATE_PROJ; t <= TENSOR_EXPERT_DOWN_PROJ; t++)
             may &= is_like(expert_matrix(t, &m->experts[e]), expert_matrix(t, m->experts));

@@ -204,6 +204,18 @@ const struct value_row value_table[VALUES] = {
                 .weight = IN_MODEL(lm_head), .division = BY_ROWS},
 };
 
+enum pass_value value_probed(enum probed_value v)
+{
+    static const enum pass_value values[PROBED_VALUES] = {
+        [PROBE_ATTENTION_SCORES] = ATTENTION_SCORES, [PROBE_INDEX_SCORES] = INDEX_SCORES,
+        [PROBE_INDEX_KEPT] = INDEX_KEPT, [PROBE_INDEX_MARGIN] = INDEX_MARGIN, [PROBE_ROUTER_SCORES] = ROUTER_SCORES,
+        [PROBE_ROUTER_CHOICE] = ROUTER_CHOICE, [PROBE_ROUTER_GROUP_SCORES] = ROUTER_GROUP_SCORES,
+        [PROBE_ROUTER_GROUPS] = ROUTER_GROUPS, [PROBE_ROUTER_EXPERTS] = ROUTER_EXPERTS,
+        [PROBE_ROUTER_WEIGHTS] = ROUTER_WEIGHTS, [PROBE_EXPERT_OUTPUT] = EXPERT_OUTPUT,
+        [PROBE_SHARED_OUTPUT] = SHARED_EXPERTS};
+    return values[v];
+}
+
 enum pass_value value_named(const char *name)
 {
     for (int v = 0; v < VALUES; v++)

@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "engine/model/config.h"
+#include "ops/probe.h"
 
 enum pass_value {
     EMBEDDING, /* of the target */
@@ -155,6 +156,8 @@ struct value_row {
 
 extern const struct value_row value_table[VALUES];
 
+/* Returns the value that an operator reports from inside. */
+enum pass_value value_probed(enum probed_value v);
 /* Returns the value with this name in its layer; NO_VALUE if there is none. */
 enum pass_value value_named(const char *name);
 /* Whether the value exists in this layer. */

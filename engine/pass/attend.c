@@ -4,8 +4,7 @@
 #include "ops/cache_rows.h"
 #include "ops/expanded.h"
 #include "ops/gqa.h"
-#include "ops/ranks.h"
-#include "ops/rmsnorm.h"
+#include "ops/operators.h"
 
 #include <string.h>
 
@@ -18,7 +17,7 @@ struct attention attention_of(const struct pass *p)
                               .rope = c->dims.r, .value = c->dims.v, .latent = c->dims.c, .w_uk = a->w_uk,
                               .w_uv = a->w_uv, .uk_stride = a->uk_stride, .uv_stride = a->uv_stride,
                               .uk_transposed = a->uk_transposed, .scale = p->scale, .cache = model_cache_layout(c).type,
-                              .layer = p->cache_layer, .device_rows = p->side.attended, .longest = p->side.longest};
+                              .layer = p->cache_layer, .places = p->side.attended, .longest = p->side.longest};
 }
 
 float query_scale(const struct pass *p, const struct row *row)
@@ -54,9 +53,9 @@ void cache_rows(struct pass *p)
     if (p->only != NO_VALUE && p->only != Q_ROPE && p->only != LATENT && p->only != K_ROPE)
         return;
     op_enter(&p->cx, PART_SMALL);
-    op_rmsnorm(&p->cx, p->w.kv_a, latent + r, p->w.kv_a, latent + r, p->l->self_attn.kv_a_layernorm, p->S, latent,
-               (float)c->latent_eps);
-    op_cache_rows(&p->cx, p->w.q + heads.begin * (n + r), p->w.kv_a, p->w.cos_sin, p->side.places, &rows, p->S);
+    p->cx.op->rmsnorm(&p->cx, p->w.kv_a, latent + r, p->w.kv_a, latent + r, p->l->self_attn.kv_a_layernorm, p->S,
+                      latent, (float)c->latent_eps);
+    p->cx.op->cache_rows(&p->cx, p->w.q + heads.begin * (n + r), p->w.kv_a, p->w.cos_sin, p->side.places, &rows, p->S);
     see_tokens(p);
     step_ends(p, Q_ROPE);
     step_ends(p, LATENT);
@@ -81,8 +80,8 @@ static void attend_by_form(struct pass *p, const struct attention *a)
     for (size_t s = 0, count; s < p->S; s += count) {
         for (count = 1; s + count < p->S && is_expanded(p, s + count) == is_expanded(p, s);)
             count++;
-        (is_expanded(p, s) ? op_expanded : op_attention)(&p->cx, y + s * ldy, q + s * ldq, p->w.seen + s, a, count,
-                                                         p->w.context);
+        (is_expanded(p, s) ? op_expanded : p->cx.op->attention)(&p->cx, y + s * ldy, q + s * ldq, p->w.seen + s, a,
+                                                                count, p->w.context);
     }
 }
 
@@ -91,7 +90,6 @@ void attend(struct pass *p)
     struct attention a = attention_of(p);
     if (!step_begins(p, ATTENTION_HEADS))
         return;
-    step_probes(p, "self_attn.");
     if (a.heads || p->cx.ranks->scores) /* a rank may have no heads */
         attend_by_form(p, &a);
     step_ends(p, ATTENTION_HEADS);

@@ -1,8 +1,7 @@
 #include "engine/pass/feed_forward.h"
 
 #include "engine/pass/step.h"
-#include "ops/linear.h"
-#include "ops/round.h"
+#include "ops/operators.h"
 
 #include <string.h>
 
@@ -16,7 +15,7 @@ void dense_mlp(struct pass *p)
     struct mlp_weights dense = mlp_weights_of(&p->l->mlp);
     if (!step_begins(p, MLP_OUTPUT))
         return;
-    op_mlp(&p->cx, p->w.delta, p->w.normed, &dense, p->S);
+    p->cx.op->mlp(&p->cx, p->w.delta, p->w.normed, &dense, p->S);
     step_ends(p, MLP_OUTPUT);
 }
 
@@ -30,11 +29,11 @@ void router_logits(struct pass *p)
     if (!step_begins(p, ROUTER_LOGITS))
         return;
     if (p->model->config.conventions.value[GATE]) {
-        op_round(&p->cx, rounded, p->w.normed, n);
-        op_linear_exact(&p->cx, y, rounded, gate, p->S);
-        op_round(&p->cx, y, y, p->S * p->model->config.dims.E);
+        p->cx.op->round(&p->cx, rounded, p->w.normed, n);
+        p->cx.op->linear_exact(&p->cx, y, rounded, gate, p->S);
+        p->cx.op->round(&p->cx, y, y, p->S * p->model->config.dims.E);
     } else {
-        op_linear_exact(&p->cx, y, p->w.normed, gate, p->S);
+        p->cx.op->linear_exact(&p->cx, y, p->w.normed, gate, p->S);
     }
     step_ends(p, ROUTER_LOGITS);
 }
@@ -72,8 +71,7 @@ void route(struct pass *p)
     if (p->only != NO_VALUE)
         return;
     router.forced = forced_experts(p);
-    step_probes(p, "mlp.gate.");
-    op_router(&p->cx, p->w.experts, p->w.weights, p->w.scores, &router, p->S);
+    p->cx.op->router(&p->cx, p->w.experts, p->w.weights, p->w.scores, &router, p->S);
     keep_taken_experts(p);
     pass_watch(p, EXPERTS_CHOSEN);
 }
@@ -92,7 +90,6 @@ void routed_experts(struct pass *p)
     if (!step_is_computed(p, MLP_OUTPUT))
         return;
     op_enter(&p->cx, PART_EXPERTS); /* the part in the table is that of a dense layer */
-    step_probes(p, "mlp.");
-    op_moe(&p->cx, p->w.delta, p->w.normed, p->w.experts, p->w.weights, &weights, p->S);
+    p->cx.op->moe(&p->cx, p->w.delta, p->w.normed, p->w.experts, p->w.weights, &weights, p->S);
     step_ends(p, MLP_OUTPUT);
 }

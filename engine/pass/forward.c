@@ -8,19 +8,18 @@
 #include "engine/pass/step.h"
 #include "engine/pass/tap.h"
 #include "engine/pass/vocab.h"
-#include "ops/argmax.h"
-#include "ops/finite.h"
 #include "ops/linear.h"
+#include "ops/operators.h"
 #include "ops/ranks.h"
 
 #include <string.h>
 
 /* ---- rows ---- */
 
-static struct device_row place_of(const struct pass *p, const struct row *row)
+static struct row_place place_of(const struct pass *p, const struct row *row)
 {
     const struct kvcache *cache = row->cache;
-    return (struct device_row){.rows = kvcache_layer(cache, 0),
+    return (struct row_place){.rows = kvcache_layer(cache, 0),
                                .layer_bytes = cache->pool->capacity * cache->pool->row * 4,
                                .slots = row->slots ? row->slots : cache->slots,
                                .length = (uint32_t)(row->index + 1 - row->skipped), .slot = row->slot,
@@ -74,7 +73,7 @@ int runner_layers(struct pass *p, void (*layer)(struct pass *p))
         p->cache_layer = l;
         pass_watch(p, LAYER_BEGINS);
         layer(p);
-        op_first_not_finite(&p->cx, p->side.first_bad_layer, p->w.x, (int32_t)l, p->S, m->config.dims.d);
+        p->cx.op->first_not_finite(&p->cx, p->side.first_bad_layer, p->w.x, (int32_t)l, p->S, m->config.dims.d);
         pass_watch(p, LAYER_ENDS);
     }
     return 0;
@@ -111,14 +110,14 @@ static void module(struct pass *p)
 void runner_head(struct pass *p, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
     op_enter(&p->cx, PART_HEAD);
-    op_linear_divided(&p->cx, logits, p->model->config.dims.V, hidden, 0, head, S);
+    p->cx.op->linear_divided(&p->cx, logits, p->model->config.dims.V, hidden, 0, head, S);
     op_enter(&p->cx, PART_OUTSIDE);
 }
 
 static void best(struct pass *p, const struct weight_view *head, int32_t *best, const float *hidden, size_t S)
 {
     forward_head(p, head, p->w.logits, hidden, S);
-    op_argmax(&p->cx, best, p->w.logits, S, p->model->config.dims.V);
+    p->cx.op->argmax(&p->cx, best, p->w.logits, S, p->model->config.dims.V);
 }
 
 static void listed(struct pass *p, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden,

@@ -3,8 +3,7 @@
 
 #include "engine/pass/feed_forward.h"
 #include "engine/pass/step.h"
-#include "ops/linear.h"
-#include "ops/round.h"
+#include "ops/operators.h"
 
 #include <string.h>
 
@@ -45,12 +44,13 @@ void index_head_weights(struct pass *p, float *out, const float *x, size_t S)
 {
     struct indexer ix = index_of(p);
     if (ix.bf16_weights) {
-        op_round(&p->cx, p->w.delta, x, S * p->model->config.dims.d); /* `delta` is free until attention writes it */
+        /* `delta` is free until attention writes it */
+        p->cx.op->round(&p->cx, p->w.delta, x, S * p->model->config.dims.d);
         x = p->w.delta;
     }
-    op_linear_exact(&p->cx, out, x, &p->l->self_attn.indexer.weights_proj, S);
+    p->cx.op->linear_exact(&p->cx, out, x, &p->l->self_attn.indexer.weights_proj, S);
     if (ix.bf16_weights)
-        op_round(&p->cx, out, out, S * ix.heads);
+        p->cx.op->round(&p->cx, out, out, S * ix.heads);
 }
 
 /* Computes queries and weights of rows [first, first + S). If somebody wants to see them, these are all rows. */
@@ -58,7 +58,7 @@ static void queries(struct pass *p, const struct indexer *ix, size_t first, size
 {
     const struct dims *d = &p->model->config.dims;
     if (step_begins(p, INDEX_WQ_B)) {
-        op_linear(&p->cx, p->w.index_q, p->w.q_a + first * d->q, &p->l->self_attn.indexer.wq_b, S);
+        p->cx.op->linear(&p->cx, p->w.index_q, p->w.q_a + first * d->q, &p->l->self_attn.indexer.wq_b, S);
         step_ends(p, INDEX_WQ_B);
     }
     if (step_begins(p, INDEX_WEIGHTS_PROJ)) {
@@ -146,7 +146,6 @@ static void choose(struct pass *p, const struct indexer *ix, size_t first, size_
         p->w.index_seen[s] = (struct timeline){kvcache_index_layer(p->rows[s].cache, p->l->self_attn.indexer.number),
                                                p->w.seen[s].slots, length};
     }
-    step_probes(p, "self_attn.indexer.");
     op_index_choose(&p->cx, p->w.kept + first * K, p->w.index_q, p->w.index_w, p->w.index_seen + first, ix, S,
                     p->w.context);
     record_chosen(p, first, S);

@@ -121,8 +121,8 @@ static void module(struct pass *p)
     runner_cpu.module(p);
 }
 
-void lead_head(const struct pass *p, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16,
-               const float *hidden, size_t S)
+void lead_head(const struct pass *p, const struct weight_view *head, const vb_draft_vocab *vocab,
+               const struct arithmetic *how, const float *hidden, size_t S)
 {
     const struct vb_model *m = p->model;
     size_t d = m->config.dims.d, number = 0;
@@ -135,7 +135,7 @@ void lead_head(const struct pass *p, const struct weight_view *head, const vb_dr
                                                                                         rows, too */
     ranks_put_number(r, number);
     ranks_put_number(r, vocab ? vocab->number : 0);
-    ranks_put_number(r, (uint64_t)bf16);
+    ranks_put_number(r, (uint64_t)how->bf16);
     ranks_put_number(r, S);
     ranks_put_number(r, is_here ? (uint64_t)(hidden - p->w.hidden) : UINT64_MAX);
     if (!is_here)
@@ -145,7 +145,7 @@ void lead_head(const struct pass *p, const struct weight_view *head, const vb_dr
 
 static void head(struct pass *p, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
-    lead_head(p, head, NULL, p->cx.bf16, hidden, S);
+    lead_head(p, head, NULL, p->cx.arithmetic, hidden, S);
     runner_cpu.head(p, head, logits, hidden, S);
 }
 
@@ -157,7 +157,7 @@ static void best(struct pass *p, const struct weight_view *head, int32_t *best, 
 static void listed(struct pass *p, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden,
                    size_t S)
 {
-    lead_head(p, &p->model->mtp[module].head, vocab, p->cx.bf16, hidden, S);
+    lead_head(p, &p->model->mtp[module].head, vocab, p->cx.arithmetic, hidden, S);
     runner_cpu.listed(p, vocab, module, logits, hidden, S);
 }
 

@@ -12,9 +12,9 @@
 /* Call this after pass_open: the other ranks open the same, and from now on compute the passes too (struct runner). */
 int lead_pass(struct pass *p, int exact, vb_error *err);
 /* For an output head of p->model that somebody else multiplies: the other ranks compute their share of it. If `vocab`
- * is not NULL, only the rows of its tokens are multiplied. `bf16` is the op_ctx.bf16 of whoever multiplies. */
-void lead_head(const struct pass *p, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16,
-               const float *hidden, size_t S);
+ * is not NULL, only the rows of its tokens are multiplied. `how` is the arithmetic of whoever multiplies. */
+void lead_head(const struct pass *p, const struct weight_view *head, const vb_draft_vocab *vocab,
+               const struct arithmetic *how, const float *hidden, size_t S);
 
 /* Call this after a pool was opened whose rows are written by passes of a model: the other ranks open a copy of it
  * (struct pool_twin). `ranks` is model.ranks. */

@@ -8,10 +8,8 @@
 #include "engine/pass/indexing.h"
 #include "engine/pass/layer.h"
 #include "engine/pass/runner.h"
-#include "ops/argmax.h"
-#include "ops/attention_device.h"
-#include "ops/indexer_device.h"
-#include "ops/linear.h"
+#include "ops/cuda/indexer.h"
+#include "ops/cuda/operators.h"
 
 static const struct runner runner_device;
 static void offload_close(struct pass *p);
@@ -24,8 +22,8 @@ size_t offload_scratch(const struct pass *p)
     size_t S = p->w.max_rows, longest = offload_longest(p->w.context);
     struct attention attention = {.heads = dims->H, .nope = dims->n, .rope = dims->r, .value = dims->v,
                                   .latent = dims->c, .cache = model_cache_layout(&p->model->config).type};
-    size_t bytes = max_size(device_attention_scratch(&attention, S, longest), op_argmax_scratch(S, dims->V));
-    return !p->model->device ? 0 : p->w.kept_most ? max_size(bytes, device_index_scratch(S, longest)) : bytes;
+    size_t bytes = max_size(cuda_attention_scratch(&attention, S, longest), cuda_argmax_scratch(S, dims->V));
+    return !p->model->device ? 0 : p->w.kept_most ? max_size(bytes, cuda_index_scratch(S, longest)) : bytes;
 }
 
 int offload_open(struct pass *p, vb_error *err)
@@ -47,7 +45,7 @@ int offload_open(struct pass *p, vb_error *err)
     for (size_t i = 0; i < w->block_count; i++)
         if (device_add(d, w->blocks[i], w->block_bytes[i])) {
             offload_close(p);
-            if (p->model->device_is_optional && !p->cx.tensor_cores) {
+            if (p->model->device_is_optional && !p->arithmetic.tensor_cores) {
                 d->left_to_cpu = 1;
                 return VB_OK;
             }
@@ -223,7 +221,7 @@ void offload_give_up(struct pass *p, struct kvpool *pool)
 int offload_reserve(struct pass *p, struct kvpool *pool, vb_error *err)
 {
     p->module = NULL;
-    if (!p->offload || !p->cx.tensor_cores || first_layer(p) >= p->model->config.dims.layers ||
+    if (!p->offload || !p->arithmetic.tensor_cores || first_layer(p) >= p->model->config.dims.layers ||
         has_room(p, pool, first_layer(p)))
         return VB_OK;
     return vb_fail(err, VB_NO_MEMORY,
@@ -235,7 +233,8 @@ int offload_reserve(struct pass *p, struct kvpool *pool, vb_error *err)
 static int may_use_device(const struct pass *p)
 {
     const struct offload *o = p->offload;
-    int may = o->device && !p->tapper && !p->cx.onednn && o->cpu_layers <= p->model->config.num_hidden_layers;
+    int may = o->device && !p->tapper && !p->cx.arithmetic->onednn &&
+              o->cpu_layers <= p->model->config.num_hidden_layers;
     for (const struct row *row = p->rows; row < p->rows + p->S && may; row++)
         may = !row->expanded && !row->forced && !row->taken && !row->forced_kept && !row->taken_kept;
     return may;
@@ -249,7 +248,7 @@ static void send_kept_row(struct pass *p, size_t s)
 {
     const struct row *rows = p->rows;
     struct offload *o = p->offload;
-    struct device_row *all = &o->rows[s], *kept = &o->kept_rows[s];
+    struct row_place *all = &o->rows[s], *kept = &o->kept_rows[s];
     int sees_more = all->length > p->w.kept_most;
     size_t keeper = sees_more ? row_keeper(rows, s, s) : 0, given = sees_more && rows[s].use ? rows[s].use->count : 0;
     int32_t *slots = p->w.kept + s * p->w.kept_most;
@@ -279,10 +278,10 @@ static void send_rows(struct pass *p)
         const struct device_pool *x = device_pool(pool);
         struct pool_part cache = cache_part(pool), index = index_part(pool);
         size_t length = (size_t)(rows[s].index + 1 - rows[s].skipped);
-        struct device_row *r = &o->rows[s];
+        struct row_place *r = &o->rows[s];
         int shares = s && slots_of(&rows[s]) == slots_of(&rows[s - 1]) && length > o->rows[s - 1].length;
         size_t from = shares ? used - o->rows[s - 1].length : used;
-        *r = (struct device_row){.rows = (char *)device_at(d, cache.at) - x->first_on_device * layer_bytes(pool),
+        *r = (struct row_place){.rows = (char *)device_at(d, cache.at) - x->first_on_device * layer_bytes(pool),
                                  .layer_bytes = layer_bytes(pool), .slots = slots + from, .length = (uint32_t)length,
                                  .slot = rows[s].slot, .query_scale = query_scale(p, &rows[s]),
                                  .index_layer_bytes = index_layer_bytes(pool)};
@@ -328,8 +327,8 @@ static void begin(struct pass *p)
     o->attention = o->parts && first < last;
     for (size_t s = 0; s < p->S && o->attention; s++)
         o->attention = has_room(p, p->rows[s].cache->pool, first);
-    if ((p->cx.tensor_cores || p->cx.cublas) && !p->module) /* the CPU would compute other bits; those of drafts need
-                                                               not be the same */
+    /* the CPU would compute other bits; those of drafts need not be the same */
+    if ((p->cx.arithmetic->tensor_cores || p->cx.arithmetic->cublas) && !p->module)
         o->refused = !o->parts ? REFUSED_PASS : first < last && !o->attention ? REFUSED_CACHE : NOT_REFUSED;
     for (size_t s = 0; s < p->S; s++)
         if (o->attention)
@@ -388,14 +387,14 @@ static void choose_on_device(struct pass *p)
     struct device_index x = {.indexer = &ix, .rope = &p->index_rope, .cos_sin = p->w.cos_sin, .rows = p->offload->rows,
                              .layer = a->indexer.number, .longest = p->offload->longest};
     if (a->has_indexer)
-        device_index_keys(&p->cx, p->w.index_k, a->indexer.k_norm, a->indexer.k_norm_bias, &x, p->S);
+        cuda_index_keys(&p->cx, p->w.index_k, a->indexer.k_norm, a->indexer.k_norm_bias, &x, p->S);
     if (!chooses(p))
         return;
     if (a->has_indexer) {
         op_enter(&p->cx, PART_INDEXER);
-        op_linear(&p->cx, p->w.index_q, p->w.q_a, &a->indexer.wq_b, p->S);
+        p->cx.op->linear(&p->cx, p->w.index_q, p->w.q_a, &a->indexer.wq_b, p->S);
         index_head_weights(p, p->w.index_w, p->w.normed, p->S);
-        device_index_choose(&p->cx, p->w.kept, p->w.index_q, p->w.index_w, &x, p->S);
+        cuda_index_choose(&p->cx, p->w.kept, p->w.index_q, p->w.index_w, &x, p->S);
         p->offload->kept_is_there = 1;
     }
     send_kept(p);
@@ -412,7 +411,7 @@ static void place(struct pass *p, int on_device)
     if (!on_device && o->x_is_there)
         device_read(o->device, p->w.x, bytes);
     o->x_is_there = on_device;
-    p->cx.device = on_device ? o->device : NULL;
+    operators_place(&p->cx, on_device ? o->device : NULL);
     p->side = runner_side(p);
     if (on_device)
         p->side = (struct side){.places = o->rows, .first_bad_layer = o->first_bad_layer,
@@ -457,7 +456,7 @@ static int is_whole(const struct pass *p)
 static int replay(struct pass *p)
 {
     struct offload *o = p->offload;
-    if (p->S > OFFLOAD_MOST_ROWS || p->cx.cublas || !is_whole(p))
+    if (p->S > OFFLOAD_MOST_ROWS || p->cx.arithmetic->cublas || !is_whole(p))
         return 0;
     place(p, 1);
     for (size_t i = 0; i < OFFLOAD_SHAPES; i++) {
@@ -510,7 +509,7 @@ static void place_module(struct pass *p)
     struct offload *o = p->offload;
     if (!p->l->attention_on_device || !o->parts)
         return;
-    p->cx.device = o->device;
+    operators_place(&p->cx, o->device);
     o->x_is_there = 1;
     device_write(o->device, p->w.concat, p->S * 2 * p->model->config.dims.d * sizeof *p->w.concat);
 }
@@ -563,19 +562,19 @@ static void compute_head(struct pass *p, const struct weight_view *head, float *
     struct workspace *w = &p->w;
     size_t dim = p->model->config.dims.d, V = head->rows;
     op_enter(&p->cx, PART_HEAD);
-    p->cx.device = d;
+    operators_place(&p->cx, d);
     for (size_t s = 0, some; s < S; s += some) {
         some = min_size(S - s, min_size(w->max_logit_rows, w->max_rows));
         device_put(d, w->concat, hidden + s * dim, some * dim * sizeof *hidden);
-        op_linear(&p->cx, w->logits, w->concat, head, some);
+        p->cx.op->linear(&p->cx, w->logits, w->concat, head, some);
         if (logits) {
             device_get(d, logits + s * V, w->logits, some * V * sizeof *logits);
         } else {
-            op_argmax(&p->cx, w->ids, w->logits, some, V);
+            p->cx.op->argmax(&p->cx, w->ids, w->logits, some, V);
             device_get(d, best + s, w->ids, some * sizeof *best);
         }
     }
-    p->cx.device = NULL;
+    operators_place(&p->cx, NULL);
     op_enter(&p->cx, PART_OUTSIDE);
 }
 

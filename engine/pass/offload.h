@@ -18,8 +18,8 @@
 /* What a pass needs if a device computes parts of it. */
 struct offload {
     struct device *device;   /* NULL: the CPU computes everything */
-    struct device_row *rows; /* [rows]: as workspace.places, with addresses of the device */
-    struct device_row *kept_rows; /* [rows], with an indexer: as `rows`, but a row that sees more than kept_most tokens
+    struct row_place *rows; /* [rows]: as workspace.places, with addresses of the device */
+    struct row_place *kept_rows; /* [rows], with an indexer: as `rows`, but a row that sees more than kept_most tokens
                                      has the slots of the chosen ones */
     int32_t *first_bad_layer; /* [rows]: as workspace.first_bad_layer, of the layers whose output the device has */
     int32_t *slots;          /* [rows, context]: the slots of all rows of a pass, one list behind the other */

@@ -136,18 +136,17 @@ static void heads(struct alone *o)
 struct score_probe {
     struct op_probe probe; /* the first member, so it has the same address */
     const struct operator_call *k;
-    char name[32];         /* of the head's scores */
 };
 
 /* Receives rows of scores. In sparse attention, a row has the scores of the positions that in[4] lists. */
-static void see_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data,
-                       int integers, size_t width)
+static void see_scores(struct op_probe *probe, enum probed_value value, int head, size_t first, size_t count,
+                       const void *data, size_t width)
 {
     const struct score_probe *p = (const struct score_probe *)(const void *)probe;
     const struct operator_call *k = p->k;
     const float *x = data;
-    (void)integers;
-    for (size_t s = first; s < first + count && !strcmp(name, p->name); s++, x += width) {
+    int wanted = value == PROBE_ATTENTION_SCORES && head == k->expert;
+    for (size_t s = first; s < first + count && wanted; s++, x += width) {
         float *row = k->out + s * k->S;
         if (width == s + 1)
             memcpy(row, x, width * sizeof *row);
@@ -167,7 +166,6 @@ static void forget_scores(struct alone *o)
 static void attention_scores(struct alone *o)
 {
     struct score_probe probe = {.probe = {see_scores, 1}, .k = o->k};
-    snprintf(probe.name, sizeof probe.name, "scores.%d", o->k->expert);
     forget_scores(o);
     o->p->cx.probe = &probe.probe;
     attend_alone(o);
@@ -191,12 +189,12 @@ struct index_probe {
     const struct operator_call *k;
 };
 
-static void see_index_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data,
-                             int integers, size_t width)
+static void see_index_scores(struct op_probe *probe, enum probed_value value, int index, size_t first, size_t count,
+                             const void *data, size_t width)
 {
     const struct operator_call *k = ((const struct index_probe *)(const void *)probe)->k;
-    (void)integers;
-    for (size_t s = 0; s < count && !strcmp(name, "scores"); s++)
+    (void)index;
+    for (size_t s = 0; s < count && value == PROBE_INDEX_SCORES; s++)
         memcpy(k->out + (first + s) * k->S, (const float *)data + s * width, width * sizeof(float));
 }
 

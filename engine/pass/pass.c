@@ -6,6 +6,7 @@
 #include "engine/pass/offload.h"
 #include "engine/pass/runner.h"
 #include "ops/crew.h"
+#include "ops/operators.h"
 
 _Static_assert(PASS_PARTS <= OP_CLOCK_PARTS, "a clock has room for all parts");
 
@@ -29,8 +30,9 @@ int pass_open(struct pass *p, const struct vb_model *m, const struct kernels *k,
                        .only = NO_VALUE};
     p->cx.k = k;
     p->cx.threads = p->cx.most_threads = threads;
-    p->cx.bf16 = c->precision == PRECISION_BF16;
-    p->cx.tensor_cores = c->tensor_cores;
+    p->cx.op = &operators_cpu;
+    p->cx.arithmetic = &p->arithmetic;
+    p->arithmetic = (struct arithmetic){.bf16 = c->precision == PRECISION_BF16, .tensor_cores = c->tensor_cores};
     p->cx.ranks = m->ranks ? &m->ranks->op : NULL;
     (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&p->rope, c->dims.r, c->rope_interleave, c->rope_theta,
                                                          effective.rope_yarn ? &yarn : NULL);

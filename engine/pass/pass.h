@@ -9,6 +9,7 @@
 #include "engine/pass/row.h"
 #include "engine/pass/watch.h"
 #include "engine/pass/workspace.h"
+#include "ops/arithmetic.h"
 #include "ops/op.h"
 #include "ops/rope.h"
 
@@ -26,8 +27,8 @@ struct keep {
 
 /* Where the operators of the next steps compute. */
 struct side {
-    const struct device_row *places;   /* [S]: where the cache rows of each row are */
-    const struct device_row *attended; /* [S]: the tokens to which each row attends; not used by the CPU */
+    const struct row_place *places;   /* [S]: where the cache rows of each row are */
+    const struct row_place *attended; /* [S]: the tokens to which each row attends; not used by the CPU */
     size_t longest;                    /* the longest list of them has so many, or fewer; not used by the CPU */
     int32_t *first_bad_layer;          /* [S] */
     void (*choose_tokens)(struct pass *p);                 /* sparse attention (engine/pass/indexing.h) */
@@ -51,9 +52,10 @@ struct pass {
     struct workspace w;
     struct op_ctx cx;
     struct pace pace, module_pace; /* choose the number of threads for passes of the target, and of its MTP modules */
-    struct onednn **onednn;        /* with prefill onednn: [threads], one oneDNN object for each thread; cx uses them
-                                      only between prefill_begin and prefill_end. Otherwise NULL */
-    int cublas;                    /* with prefill cublas: 1; cx uses it only there, too */
+    struct arithmetic arithmetic;  /* how linear layers multiply: cx has its address */
+    struct arithmetic by_library;  /* with prefill onednn or cublas: how they multiply between prefill_begin and
+                                      prefill_end */
+    struct onednn **onednn;        /* with prefill onednn: [threads], one oneDNN object for each thread; else NULL */
     struct rope rope, index_rope;  /* index_rope: the indexer's: the angles of `rope`, perhaps other pairs */
     float scale;                   /* of attention scores */
     const struct runner *runner;

@@ -1,11 +1,8 @@
 #include "engine/pass/step.h"
 
 #include "engine/pass/tap.h"
-#include "ops/add.h"
-#include "ops/embed.h"
 #include "ops/linear.h"
-#include "ops/ranks.h"
-#include "ops/rmsnorm.h"
+#include "ops/operators.h"
 
 #include <string.h>
 
@@ -91,12 +88,6 @@ void step_ends(struct pass *p, enum pass_value v)
         tapper_value(p->tapper, p, v, step_array(p, v));
 }
 
-void step_probes(struct pass *p, const char *under)
-{
-    if (p->tapper)
-        tapper_operator(p->tapper, p, under);
-}
-
 /* The input of a step. If it only passes on the numbers of an earlier value, it was not reported yet. */
 static enum pass_value read_input(struct pass *p, enum pass_value v)
 {
@@ -116,8 +107,8 @@ void norm(struct pass *p, enum pass_value v)
     enum pass_value from = read_input(p, v);
     struct value_shape in = value_shape(from, c), out = value_shape(v, c);
     double eps = v == Q_A_NORM || v == LATENT ? c->latent_eps : c->rms_norm_eps;
-    op_rmsnorm(&p->cx, step_array(p, v), out.pitch, step_array(p, from), in.pitch,
-               vector(p, v, value_table[v].weight), p->S, out.inner, (float)eps);
+    p->cx.op->rmsnorm(&p->cx, step_array(p, v), out.pitch, step_array(p, from), in.pitch,
+                      vector(p, v, value_table[v].weight), p->S, out.inner, (float)eps);
     step_ends(p, v);
 }
 
@@ -153,7 +144,8 @@ void step_linears(struct pass *p, const enum pass_value *list)
     if (!count)
         return;
     op_enter(&p->cx, (int)value_table[computed[0]].part);
-    op_linears(&p->cx, layers, count, step_array(p, value_input(computed[0], 0, &p->model->config, p->layer)), p->S);
+    const float *x = step_array(p, value_input(computed[0], 0, &p->model->config, p->layer));
+    (p->cx.op->linears)(&p->cx, layers, count, x, p->S); /* not the macro of step.h */
     for (size_t i = 0; i < count; i++) {
         add_bias(p, computed[i]);
         step_ends(p, computed[i]);
@@ -171,7 +163,8 @@ void linear(struct pass *p, enum pass_value v)
         return;
     enum pass_value from = read_input(p, v);
     size_t head = c->dims.v, unit = value_table[from].division == BY_HEADS ? attention_head_unit(head) * head : 0;
-    op_linear_divided(&p->cx, step_array(p, v), value_table[v].width(c), step_array(p, from), unit, matrix(p, v), p->S);
+    p->cx.op->linear_divided(&p->cx, step_array(p, v), value_table[v].width(c), step_array(p, from), unit,
+                             matrix(p, v), p->S);
     add_bias(p, v);
     step_ends(p, v);
 }
@@ -180,7 +173,7 @@ void residual(struct pass *p, enum pass_value v)
 {
     if (!step_begins(p, v))
         return;
-    op_add(&p->cx, p->w.x, p->w.delta, p->S * p->model->config.dims.d);
+    p->cx.op->add(&p->cx, p->w.x, p->w.delta, p->S * p->model->config.dims.d);
     step_ends(p, v);
 }
 
@@ -189,7 +182,7 @@ void embed_tokens(struct pass *p, enum pass_value v)
     size_t d = p->model->config.dims.d;
     if (!step_begins(p, v))
         return;
-    op_embed(&p->cx, step_array(p, v), d, matrix(p, v), p->w.ids, p->S);
+    p->cx.op->embed(&p->cx, step_array(p, v), d, matrix(p, v), p->w.ids, p->S);
     for (size_t s = 0; s < p->S && p->module && p->model->config.conventions.value[FIRST_EMBEDDING]; s++)
         if (p->rows[s].position == 0)
             memset(p->w.x + s * d, 0, d * sizeof *p->w.x);

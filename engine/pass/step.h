@@ -33,8 +33,6 @@ int step_is_computed(const struct pass *p, enum pass_value v);
  * it. */
 int step_begins(struct pass *p, enum pass_value v);
 void step_ends(struct pass *p, enum pass_value v);
-/* What an operator reports from inside (struct op_probe) is of the present layer, with this text before its name. */
-void step_probes(struct pass *p, const char *under);
 
 /* The array of a value, from its row 0 on. */
 float *step_array(const struct pass *p, enum pass_value v);

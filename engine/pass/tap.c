@@ -2,6 +2,7 @@
 #include "engine/pass/tap.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* The prefix "model.layers.<layer>." is put before `name`, unless the layer is -1. */
 static void tell(struct tapper *t, const char *name, int layer, size_t first, vb_tap *tap)
@@ -20,15 +21,21 @@ static void tell(struct tapper *t, const char *name, int layer, size_t first, vb
 }
 
 /* Called by operators, with one row or several rows. */
-static void see(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
-                size_t width)
+static void see(struct op_probe *probe, enum probed_value value, int index, size_t first, size_t count,
+                const void *data, size_t width)
 {
     struct tapper *t = (struct tapper *)(void *)probe;
-    char under[64];
-    snprintf(under, sizeof under, "%s%s", t->operator, name);
-    tell(t, under, t->layer, first,
+    enum pass_value v = value_probed(value);
+    const char *name = value_table[v].name;
+    char numbered[64];
+    if (index >= 0) { /* in place of H or E */
+        size_t at = strcspn(name, "HE");
+        snprintf(numbered, sizeof numbered, "%.*s%d%s", (int)at, name, index, name + at + 1);
+        name = numbered;
+    }
+    tell(t, name, t->running->layer, first,
          &(vb_tap){.rows = count, .outer = 1, .inner = width, .stride = width, .outer_stride = width,
-                   .integers = integers, .data = data});
+                   .integers = value_table[v].integers, .data = data});
 }
 
 struct tapper *tapper_open(vb_tap_callback callback, void *context, int scores, size_t max_rows, const vb_allocator *a)
@@ -40,7 +47,7 @@ struct tapper *tapper_open(vb_tap_callback callback, void *context, int scores, 
         vb_free(a, told);
         return NULL;
     }
-    *t = (struct tapper){.probe = {see, scores}, .callback = callback, .context = context, .told = told, .layer = -1,
+    *t = (struct tapper){.probe = {see, scores}, .callback = callback, .context = context, .told = told,
                          .depth = -1, .pass = (uint64_t)-1};
     return t;
 }
@@ -55,6 +62,7 @@ void tapper_close(struct tapper *t, const vb_allocator *a)
 void tapper_pass(struct tapper *t, const struct pass *p)
 {
     t->depth = p->depth;
+    t->running = p;
     t->module = p->layer;
     t->pass++;
     for (size_t s = 0; s < p->S; s++)
@@ -67,12 +75,6 @@ void tapper_value(struct tapper *t, const struct pass *p, enum pass_value v, con
     tell(t, value_table[v].name, p->layer, 0,
          &(vb_tap){.rows = p->S, .outer = shape.outer, .inner = shape.inner, .stride = shape.pitch,
                    .outer_stride = shape.outer_pitch, .data = array});
-}
-
-void tapper_operator(struct tapper *t, const struct pass *p, const char *under)
-{
-    t->operator = under;
-    t->layer = p->layer;
 }
 
 void tapper_logits(struct tapper *t, const float *logits, size_t vocab_size, size_t first, size_t count)

@@ -15,8 +15,8 @@ struct tapper {
     vb_tap_row *told;       /* [max_rows]: the rows in the form in which the callback receives them */
     uint64_t pass;
     int32_t module;         /* the number of the layer if the pass is of an MTP module; else -1 */
-    int32_t layer, depth;   /* as in vb_tap; `layer` of what operators report */
-    const char *operator;   /* prefix for the names of an operator's intermediate values, such as "mlp.gate." */
+    int32_t depth;          /* as in vb_tap */
+    const struct pass *running; /* the present pass: what operators report is of its present layer */
 };
 
 /* Returns NULL if there is no memory. */
@@ -28,8 +28,6 @@ void tapper_pass(struct tapper *t, const struct pass *p);
 
 /* Reports a value of all rows of the pass. `array` is the value's array (step_array). */
 void tapper_value(struct tapper *t, const struct pass *p, enum pass_value v, const float *array);
-/* What operators report from inside (struct op_probe) is now of the present layer, with this text before its name. */
-void tapper_operator(struct tapper *t, const struct pass *p, const char *under);
 /* Reports logits [count, vocab_size] of rows [first, first + count) of the newest pass. */
 void tapper_logits(struct tapper *t, const float *logits, size_t vocab_size, size_t first, size_t count);
 

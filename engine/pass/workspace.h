@@ -24,7 +24,7 @@ struct workspace {
     float *index_k, *index_q, *index_w; /* [rows, D], [rows, HD], [rows, H]: key, queries and weights of an indexer */
     int32_t *kept;                 /* [rows, kept_most]: slots of the tokens that the last indexer chose for each row */
     int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
-    struct device_row *places;     /* [rows]: where the cache rows of each row are */
+    struct row_place *places;     /* [rows]: where the cache rows of each row are */
     struct timeline *seen, *index_seen; /* [rows]: tokens to which attention, or an indexer, attends */
     float *hidden;                 /* [rows, d] after model.norm; not in models without main layers */
     float *features;               /* [rows, d]: the rows that drafters read. Convention main-hidden selects whether

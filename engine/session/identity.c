@@ -3,6 +3,7 @@
 #include "engine/base/hash64.h"
 #include "engine/base/numbers.h"
 #include "engine/base/decimal.h"
+#include "ops/cuda/device.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,6 +7,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "ops/arithmetic.h"
+#include "ops/cuda/device.h"
 #include "ops/onednn.h"
 #include "engine/base/numbers.h"
 #include "ops/weights.h"
@@ -19,11 +21,11 @@ const char *prefill_kind(const struct vb_session *s)
 {
     return prefill_expands(&s->options) ? "expanded"
            : s->pass->onednn ? "onednn"
-           : s->pass->cublas ? "cublas"
+           : s->pass->by_library.cublas ? "cublas"
            : "contract";
 }
 
-int prefill_has_chunks(const struct vb_session *s) { return s->pass->onednn || s->pass->cublas; }
+int prefill_has_chunks(const struct vb_session *s) { return s->pass->onednn || s->pass->by_library.cublas; }
 
 size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows)
 {
@@ -126,7 +128,7 @@ static int open_cublas(struct vb_session *s, vb_error *err)
                        "prefill cublas computes on a GPU, and it has no memory for the passes of this session");
     if (device_open_gemm(s->model->device, why, sizeof why))
         return vb_fail(err, VB_UNSUPPORTED, "prefill cublas: %s", why);
-    s->pass->cublas = 1;
+    s->pass->by_library = (struct arithmetic){.bf16 = s->pass->arithmetic.bf16, .cublas = 1};
     return VB_OK;
 }
 
@@ -157,6 +159,7 @@ int prefill_open(struct vb_session *s, vb_error *err)
     for (int i = 0; i < threads; i++)
         if ((why = onednn_open(&s->pass->onednn[i], 1)))
             return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
+    s->pass->by_library = (struct arithmetic){.bf16 = type_of(s->model) == WEIGHT_BF16, .onednn = s->pass->onednn};
     return check_type(s, err);
 }
 
@@ -185,20 +188,9 @@ size_t prefill_rows(const struct vb_session *s)
 
 /* ---- a pass ---- */
 
-void prefill_begin(struct pass *w)
-{
-    w->cx.cublas = w->cublas;
-    w->cx.onednn = w->onednn;
-    if (w->onednn)
-        w->cx.bf16 = type_of(w->model) == WEIGHT_BF16;
-}
+void prefill_begin(struct pass *w) { w->cx.arithmetic = &w->by_library; }
 
-void prefill_end(struct pass *w)
-{
-    w->cx.cublas = 0;
-    w->cx.onednn = NULL;
-    w->cx.bf16 = w->model->config.precision == PRECISION_BF16;
-}
+void prefill_end(struct pass *w) { w->cx.arithmetic = &w->arithmetic; }
 
 int pass_failed(struct pass *w, vb_error *err)
 {

@@ -31,7 +31,7 @@
  * linear layers to BF16, even if the session's precision is not bf16.
  *
  * With prefill cublas, a GPU's library computes the linear layers of the same rows in the same chunks, and of the rows
- * in vb_evaluate too, as far as the GPU computes these layers and their weights are not quantized (op_ctx.cublas). It
+ * in vb_evaluate too, as far as the GPU computes these layers and their weights are not quantized. It
  * sums in f32 what was rounded to BF16. The GPU's own kernels compute W_uk and W_uv, which are a part of attention, and
  * all else. The CPU computes its layers as always. So the bits depend on the number of layers that the GPU computes, on
  * the version of cuBLAS and on the kind of GPU, but not on drafts, threads or `isa`. */

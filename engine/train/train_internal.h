@@ -51,7 +51,7 @@ struct train_rows {
     int32_t *tokens, *labels; /* [S]: tokens whose embeddings they read; tokens that they predict, or -1: they have no
                                  loss */
     float *cos_sin;           /* [S, r] */
-    struct device_row *places; /* [S] */
+    struct row_place *places; /* [S] */
     struct timeline *seen;    /* [S] */
     size_t depth;             /* k: of aligned depths, each row attends to a tail of k rows, those of the depths 1..k at
                                  its place */

@@ -38,7 +38,7 @@ void train_set_rows(struct vb_trainer *t, struct train_rows *rows, int k)
             rows->tokens[s] = x->tokens[i + ahead];
             rows->labels[s] = train_is_label(x, i + ahead + 1) ? x->tokens[i + ahead + 1] : -1;
             memcpy(rows->cos_sin + s * r, t->angles + (i + shift) * r, r * sizeof *rows->cos_sin);
-            rows->places[s] = (struct device_row){.rows = t->shared.cache, .slot = (int32_t)s,
+            rows->places[s] = (struct row_place){.rows = t->shared.cache, .slot = (int32_t)s,
                                                   .query_scale = config_query_scale(t->c, (int)(i + shift))};
             rows->seen[s] = (struct timeline){t->shared.cache, t->shared.slots + rows->first[q], i + 1};
             if (rows->tail_slots)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/numbers.h"
+#include "ops/arithmetic.h"
 #include "ops/crew.h"
 
 static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
@@ -224,6 +225,7 @@ int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct
     t->o.micro_tokens = o.micro_tokens ? o.micro_tokens : 2048;
     t->allocator = m->allocator_copy;
     t->cx.k = k;
+    t->cx.arithmetic = &arithmetic_exact;
     t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
     t->takes = o.part == TRAIN_HEADS ? ROWS_TRUNK : ROWS_FEATURES;
     t->width = (t->takes == ROWS_TRUNK ? 2 : 1) * t->c->dims.d;

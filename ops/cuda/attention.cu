@@ -20,7 +20,7 @@
 /* HEADS, TOKENS: of a half warp. COLUMNS: of a thread */
 constexpr unsigned BLOCK = 256, HEADS = 4, TOKENS = 4, COLUMNS = 4, JOINED = THREADS_join_blocks;
 
-DEVICE const char *cache_row(const struct attention_args &a, const struct device_row &r, size_t slot)
+DEVICE const char *cache_row(const struct attention_args &a, const struct row_place &r, size_t slot)
 {
     return r.rows + a.layer * r.layer_bytes + slot * a.row_bytes;
 }
@@ -117,7 +117,7 @@ DEVICE float dot_of_lane(const struct attention_args &a, struct score_tile t, si
 /* The warps of a block have HEADS heads each. The halves of a warp have other tokens. */
 KERNEL(attention_scores)
 {
-    const struct device_row &r = a.rows[blockIdx.z];
+    const struct row_place &r = a.rows[blockIdx.z];
     size_t begin = (size_t)blockIdx.x * SCORE_TOKENS,
            end = begin + SCORE_TOKENS < r.length ? begin + SCORE_TOKENS : r.length;
     size_t first = (size_t)blockIdx.y * SCORE_HEADS + threadIdx.x / 32 * HEADS, h = first + lane_of_sum() / TOKENS;
@@ -175,7 +175,7 @@ DEVICE void add_values(float (&sum)[VALUE_HEADS][COLUMNS], const float v[COLUMNS
  * used. */
 template <int CACHE>
 DEVICE void values_of_columns(float (&sum)[VALUE_HEADS][COLUMNS], const struct attention_args &a,
-                              const struct device_row &r, const int32_t *slots, const float4 *p, unsigned n,
+                              const struct row_place &r, const int32_t *slots, const float4 *p, unsigned n,
                               size_t column)
 {
     constexpr unsigned U = 4;
@@ -197,7 +197,7 @@ KERNEL(attention_values)
 {
     SHARED(float4, p, BLOCK * VALUE_HEADS / 4); /* [256, VALUE_HEADS] */
     SHARED(int32_t, slots, BLOCK);
-    const struct device_row &r = a.rows[blockIdx.z];
+    const struct row_place &r = a.rows[blockIdx.z];
     size_t tiles = (a.heads + VALUE_HEADS - 1) / VALUE_HEADS, first = blockIdx.y % tiles * VALUE_HEADS,
            begin = (size_t)blockIdx.x * BLOCK;
     size_t column = blockIdx.y / tiles * VALUE_COLUMNS + threadIdx.x * COLUMNS, pairs = blockIdx.z * a.heads + first;

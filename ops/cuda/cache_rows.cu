@@ -60,7 +60,7 @@ DEVICE void write_groups(char *row, float *x, size_t n, int read_back)
 
 DEVICE void write_row(const struct cache_rows_args &a, float *x)
 {
-    const struct device_row *r = a.rows + blockIdx.x;
+    const struct row_place *r = a.rows + blockIdx.x;
     char *row = (char *)r->rows + a.layer * r->layer_bytes + (size_t)r->slot * a.row_bytes;
     size_t n = a.latent + a.rope;
     if (a.cache == CACHE_Q8) {

@@ -17,7 +17,7 @@ static_assert(THREADS_index_keys == INDEX_MAX_DIM && THREADS_index_queries == IN
 static_assert(KEYS * HEADS == 16, "a half warp folds sixteen products");
 static_assert(INDEX_SCORE_TOKENS == THREADS_index_scores / 16 * KEYS, "a half warp has eight tokens");
 
-DEVICE char *index_row(const struct device_row &r, size_t layer, size_t row_bytes, size_t slot)
+DEVICE char *index_row(const struct row_place &r, size_t layer, size_t row_bytes, size_t slot)
 {
     return r.index_rows + layer * r.index_layer_bytes + slot * row_bytes;
 }
@@ -83,7 +83,7 @@ KERNEL(index_keys)
     SHARED(float, ones, INDEX_MAX_DIM);
     SHARED(uint32_t, most, INDEX_MAX_DIM / 32);
     const struct index_vectors &v = a.vectors;
-    const struct device_row &r = a.rows[blockIdx.x];
+    const struct row_place &r = a.rows[blockIdx.x];
     size_t i = threadIdx.x, D = v.dim;
     char *row = index_row(r, a.layer, a.row_bytes, (size_t)r.slot);
     float mine = i < D ? a.k[blockIdx.x * D + i] : 0.0f;
@@ -138,7 +138,7 @@ KERNEL(index_queries)
 /* ---- scores ---- */
 
 /* Whether row r has to choose. */
-DEVICE int has_to_choose(const struct device_row &r, size_t kept) { return r.length > kept && !r.given; }
+DEVICE int has_to_choose(const struct row_place &r, size_t kept) { return r.length > kept && !r.given; }
 
 /* Reads a half warp's part of eight keys: numbers 2l + 1 and 2l of each chunk, for lane l. */
 template <int CODES> DEVICE void read_keys(float (&key)[KEYS][2 * CHUNKS], const char *const (&row)[KEYS], size_t D)
@@ -190,7 +190,7 @@ DEVICE float sum_of_heads(const struct index_choice_args &a, const float (&key)[
 
 KERNEL(index_scores)
 {
-    const struct device_row &r = a.rows[blockIdx.y];
+    const struct row_place &r = a.rows[blockIdx.y];
     size_t first_of_warp = (size_t)blockIdx.x * INDEX_SCORE_TOKENS + threadIdx.x / 32 * 2 * KEYS,
            first = first_of_warp + threadIdx.x / 16 % 2 * KEYS;
     if (!has_to_choose(r, a.kept) || first_of_warp >= r.length) /* the halves of a warp stay together */
@@ -267,7 +267,7 @@ KERNEL(index_keep)
 {
     SHARED(unsigned, parts, 3 * WARPS);
     SHARED(unsigned, of_warp, 2 * WARPS); /* how many ranks of each warp's tokens are above `least`, and equal to it */
-    const struct device_row &r = a.rows[blockIdx.x];
+    const struct row_place &r = a.rows[blockIdx.x];
     if (!has_to_choose(r, a.kept))
         return;
     const float *score = a.score + blockIdx.x * a.longest;

@@ -9,6 +9,7 @@
 #ifndef VB_CUDA_KERNELS_H
 #define VB_CUDA_KERNELS_H
 
+#include "ops/row_place.h"
 #include "simd/kernels.h"
 
 #ifdef __cplusplus
@@ -67,23 +68,6 @@ enum {
 #define X(name, threads) THREADS_##name = (threads),
     DEVICE_KERNELS(X)
 #undef X
-};
-
-/* What operators need to know about row s of a pass: the place of its cache row, and the tokens to which its query
- * attends. All addresses are the device's. op_cache_rows (ops/cache_rows.h) also reads the row without a device; the
- * addresses are then the CPU's. */
-struct device_row {
-    char *rows;             /* the cache rows of layer 0 of the row's sequence */
-    size_t layer_bytes;     /* from the rows of a layer to those of the next layer */
-    const int32_t *slots;   /* [length]: cache row j of the sequence is number slots[j] of a layer's rows */
-    uint32_t length;        /* >= 1 */
-    int32_t slot;           /* the cache row that this row of the pass writes */
-    float query_scale;      /* the query is multiplied by it; 1: it is not */
-    /* with an indexer, on a device only: */
-    char *index_rows;         /* the index cache of the first layer that has one */
-    size_t index_layer_bytes;
-    int given;              /* nonzero: the row attends to tokens that were chosen in another pass, or by another row;
-                               no indexer chooses */
 };
 
 /* The type of cache rows, with the values of enum kv_type (ops/kv_rows.h) */
@@ -244,7 +228,7 @@ struct sum_experts_args {
 struct cache_rows_args {
     float *q, *kv_a;
     const float *cos_sin; /* [S, rope] */
-    const struct device_row *rows;
+    const struct row_place *rows;
     size_t layer, ldq, heads, nope, rope, latent;
     size_t row_bytes, rope_at; /* rope_at: where the rope part of a row of type q8 begins, in bytes */
     int interleave, cache /* enum device_cache */, round_latent, read_back;
@@ -286,7 +270,7 @@ struct best_of_rows_args {
 struct attention_args {
     const float *q;                       /* [S], ldq numbers apart: heads of n + r numbers */
     struct weight_view w_uk;              /* rows h * uk_stride + n; not used if it is quantized */
-    const struct device_row *rows;        /* [S] */
+    const struct row_place *rows;        /* [S] */
     float *query;                         /* [S, heads, width] = [q_abs | q_rope] in packed order */
     struct quantized_group *query_groups; /* [S, heads, latent / 32]: q_abs, with cache type q8; only d and q are set */
     float *score;                         /* [S, heads, blocks * 256]: s_j */
@@ -325,7 +309,7 @@ struct index_vectors {
  * row. */
 struct index_keys_args {
     const float *k, *norm, *bias; /* [S, dim], [dim], [dim] */
-    const struct device_row *rows;
+    const struct row_place *rows;
     struct index_vectors vectors;
     size_t layer, row_bytes;
     float eps;
@@ -343,7 +327,7 @@ struct index_queries_args {
 #define INDEX_SCORE_TOKENS 64
 struct index_choice_args {
     const float *q, *w;    /* as index_queries computed them */
-    const struct device_row *rows;
+    const struct row_place *rows;
     float *score;          /* [S, longest] */
     int32_t *slots;        /* [S, kept] */
     size_t heads, dim, kept, longest, layer, row_bytes;

@@ -2,6 +2,7 @@
 #ifndef VB_CHECKCUDA_H
 #define VB_CHECKCUDA_H
 
+#include "ops/cuda/operators.h"
 #include "ops/embed.h"
 #include "ops/weights.h"
 #include "tests/cuda/checked_device.h"
@@ -70,7 +71,7 @@ static inline struct op_ctx device_context(struct device *d, size_t bytes)
         memset(cx.scratch, 0xff, bytes);
         assert_int_equal(device_add_copy(d, cx.scratch, bytes), 0);
     }
-    cx.device = d;
+    operators_place(&cx, d);
     return cx;
 }
 
@@ -81,12 +82,12 @@ static inline void check_embed(struct device *d, const struct weight_view *w, ui
     int32_t *tok = guarded(S * sizeof *tok);
     float *want = guarded_floats(S * ldy), *got = with_twin(d, guarded_floats(S * ldy), bytes);
     struct op_ctx cpu = context_of(scalar_table(), 1, 0), cx = cpu;
-    cx.device = d;
+    operators_place(&cx, d);
     for (size_t s = 0; s < S; s++)
         tok[s] = (int32_t)(s ? random_below(seed, (unsigned)w->rows) : w->rows - 1);
     with_twin(d, tok, S * sizeof *tok);
     op_embed(&cpu, want, ldy, w, tok, S);
-    op_embed(&cx, got, ldy, w, tok, S);
+    cx.op->embed(&cx, got, ldy, w, tok, S);
     device_read(d, got, bytes);
     check_same_bits(got, ldy, want, ldy, S, w->cols);
     check_untouched(got, ldy, S, w->cols);

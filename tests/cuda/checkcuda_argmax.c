@@ -39,7 +39,7 @@ TEST(the_largest_logit_is_that_of_the_cpu)
     uint64_t seed = 1;
     FOR_EACH_ORDER(d)
         for (size_t i = 0; i < COUNT(lengths); i++) {
-            size_t mark = guard_count, V = lengths[i], bytes = op_argmax_scratch(ROWS, V);
+            size_t mark = guard_count, V = lengths[i], bytes = cuda_argmax_scratch(ROWS, V);
             struct op_ctx cpu = context_of(scalar_table(), 1, 0), cx = device_context(d, bytes);
             float *z = guarded_floats(ROWS * V);
             int32_t *want = guarded(ROWS * sizeof *want),
@@ -48,7 +48,7 @@ TEST(the_largest_logit_is_that_of_the_cpu)
                 fill(z + s * V, V, s, &seed);
             with_twin(d, z, ROWS * V * sizeof *z);
             op_argmax(&cpu, want, z, ROWS, V);
-            op_argmax(&cx, got, z, ROWS, V);
+            cx.op->argmax(&cx, got, z, ROWS, V);
             device_read(d, got, ROWS * sizeof *got);
             for (size_t s = 0; s < ROWS; s++) {
                 CASE("argmax of row %zu of %zu numbers, order %d", s, V, order_);

@@ -1,5 +1,5 @@
 /* tests/cuda/checkcuda_attention.c -- attention over the latent cache on an emulated device. */
-#include "ops/attention_device.h"
+#include "ops/attention.h"
 #include "tests/cuda/checkcuda.h"
 
 #define LAYERS 2
@@ -17,7 +17,7 @@ struct caches {
     char *pool[2];
     int32_t *slots[3];
     struct timeline *seen;     /* [MOST_QUERIES] */
-    struct device_row *rows;   /* the same, for the device */
+    struct row_place *rows;   /* the same, for the device */
 };
 
 static size_t pool_bytes(const struct kv_layout *l) { return LAYERS * SLOTS * kv_row_bytes(l); }
@@ -72,7 +72,7 @@ static struct caches make_caches(struct device *d, const struct kv_layout *l, co
         size_t i = s % 3;
         char *pool = c.pool[i == 2];
         c.seen[s] = (struct timeline){pool + LAYER * layer, c.slots[i], lengths[s]};
-        c.rows[s] = (struct device_row){.rows = device_at(d, pool), .layer_bytes = layer,
+        c.rows[s] = (struct row_place){.rows = device_at(d, pool), .layer_bytes = layer,
                                         .slots = device_at(d, c.slots[i]), .length = (uint32_t)lengths[s], .slot = -1,
                                         .query_scale = NAN /* not used */};
     }
@@ -90,15 +90,14 @@ static void forget(struct device *d, const struct caches *c)
 static void compare(struct device *d, struct attention *a, const struct caches *c, const float *q, size_t S,
                     size_t context)
 {
-    size_t ldy = attention_row_heads(a) * a->value, bytes = device_attention_scratch(a, S, a->longest);
+    size_t ldy = attention_row_heads(a) * a->value, bytes = cuda_attention_scratch(a, S, a->longest);
     struct op_ctx cpu = context_of(scalar_table(), 1, op_attention_scratch(a, S, context, 1)),
                   cx = device_context(d, bytes);
     struct attention there = *a;
     float *want = guarded_floats(S * ldy), *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof *got);
-    cpu.bf16 = cx.bf16 = in_bf16;
     op_attention(&cpu, want, q, c->seen, a, S, context);
-    there.device_rows = c->rows;
-    op_attention(&cx, got, q, NULL, &there, S, a->longest);
+    there.places = c->rows;
+    cx.op->attention(&cx, got, q, NULL, &there, S, a->longest);
     assert_int_equal(cx.scratch_used, 0);
     device_read(d, got, S * ldy * sizeof *got);
     check_same_bits(got, ldy, want, ldy, S, a->heads * a->value);
@@ -272,7 +271,7 @@ TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
             for (size_t s = 0; s < count; s++) {
                 uint32_t length = many ? (uint32_t)s % 3 + 1 : LENGTH;
                 c.seen[s] = (struct timeline){rows, slots, length};
-                c.rows[s] = (struct device_row){.rows = device_at(d, rows), .slots = device_at(d, slots),
+                c.rows[s] = (struct row_place){.rows = device_at(d, rows), .slots = device_at(d, slots),
                                                 .length = length};
             }
             with_twin(d, c.rows, count * sizeof *c.rows);
@@ -290,11 +289,11 @@ TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
 TEST(scratch_does_not_grow_with_a_long_prefill)
 {
     struct attention a = {.heads = 128, .nope = 128, .rope = 64, .value = 128, .latent = 512};
-    size_t one = device_attention_scratch(&a, 1, 131072), many = device_attention_scratch(&a, 4096, 131072);
+    size_t one = cuda_attention_scratch(&a, 1, 131072), many = cuda_attention_scratch(&a, 4096, 131072);
     assert_true(one < many + 1 && many <= (one > (size_t)64 << 20 ? one : (size_t)64 << 20));
     for (size_t context = 256; context <= 131072; context *= 2)
         for (size_t S = 1; S <= 4096; S *= 4)
-            assert_true(device_attention_scratch(&a, S, context) <= device_attention_scratch(&a, S, 2 * context));
+            assert_true(cuda_attention_scratch(&a, S, context) <= cuda_attention_scratch(&a, S, 2 * context));
 }
 
 int main(void)

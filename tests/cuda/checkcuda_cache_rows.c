@@ -14,7 +14,7 @@
 struct cached {
     struct kv_layout layout;
     char *pool[2];
-    struct device_row *rows;
+    struct row_place *rows;
 };
 
 static size_t pool_bytes(const struct kv_layout *l) { return LAYERS * SLOTS * kv_row_bytes(l); }
@@ -31,7 +31,7 @@ static struct cached cached_rows(const struct kv_layout *l, struct device *d)
     }
     for (size_t s = 0; s < S; s++) {
         char *pool = c.pool[s % 3 == 2];
-        c.rows[s] = (struct device_row){.rows = d ? device_at(d, pool) : pool, .layer_bytes = SLOTS * kv_row_bytes(l),
+        c.rows[s] = (struct row_place){.rows = d ? device_at(d, pool) : pool, .layer_bytes = SLOTS * kv_row_bytes(l),
                                         .slot = slots[s], .query_scale = s % 2 ? 1.0f : 1.375f + (float)s};
     }
     if (d)
@@ -61,15 +61,15 @@ static float *some_latents(size_t width, uint64_t *seed)
 static void check(struct device *d, const struct cache_rows *a, uint64_t *seed)
 {
     size_t width = a->layout.latent + a->layout.rope, nq = S * a->ldq;
-    struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
+    struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
     struct cached want = cached_rows(&a->layout, NULL), got = cached_rows(&a->layout, d);
     float *q = random_floats(nq, seed), *kv = some_latents(width, seed),
           *angles = with_twin(d, random_floats(S * a->layout.rope, seed), S * a->layout.rope * 4);
     float *q_device = with_twin(d, copy_of(q, nq), nq * sizeof *q),
           *kv_device = with_twin(d, copy_of(kv, S * width), S * width * sizeof *kv);
-    op_cache_rows(&cx, q, kv, angles, want.rows, a, S);
-    cx.device = d;
-    op_cache_rows(&cx, q_device, kv_device, angles, got.rows, a, S);
+    cx.op->cache_rows(&cx, q, kv, angles, want.rows, a, S);
+    operators_place(&cx, d);
+    cx.op->cache_rows(&cx, q_device, kv_device, angles, got.rows, a, S);
     device_read(d, q_device, nq * sizeof *q);
     device_read(d, kv_device, S * width * sizeof *kv);
     check_same_bits(q_device, a->ldq, q, a->ldq, S, a->ldq);
@@ -130,16 +130,16 @@ TEST(sums_have_the_bits_of_the_cpu)
     FOR_EACH_ORDER(d)
         for (size_t i = 0; i < COUNT(sizes); i++) {
             size_t n = sizes[i], bytes = n * sizeof(float);
-            struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
+            struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
             float *y = random_floats(n, &seed), *x = random_floats(n, &seed);
             if (n > 2)
                 y[0] = -0.0f, x[0] = -0.0f, y[1] = INFINITY, x[1] = -INFINITY;
             float *got = with_twin(d, copy_of(y, n), bytes);
             with_twin(d, x, bytes);
             CASE("add n=%zu order=%d", n, order_);
-            op_add(&cx, y, x, n);
-            cx.device = n ? d : NULL;
-            op_add(&cx, got, x, n);
+            cx.op->add(&cx, y, x, n);
+            operators_place(&cx, n ? d : NULL);
+            cx.op->add(&cx, got, x, n);
             device_read(d, got, bytes);
             check_same_bits(got, n, y, n, 1, n);
             device_remove(d, got), device_remove(d, x);
@@ -152,7 +152,7 @@ TEST(numbers_rounded_to_bf16_have_the_bits_of_the_cpu)
     enum { n = 2000 };
     uint64_t seed = 1;
     FOR_EACH_ORDER(d) {
-        struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
+        struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
         float *x = guarded_floats(n), *want = guarded_floats(n),
               *got = with_twin(d, guarded_floats(n), n * sizeof *got);
         for (size_t i = 0; i < n; i++) { /* any bits; ties */
@@ -162,10 +162,10 @@ TEST(numbers_rounded_to_bf16_have_the_bits_of_the_cpu)
         }
         with_twin(d, x, n * sizeof *x);
         CASE("rounding to BF16, order=%d", order_);
-        op_round(&cx, want, x, n);
-        cx.device = d;
-        op_round(&cx, got, x, n);
-        op_round(&cx, x, x, n);
+        cx.op->round(&cx, want, x, n);
+        operators_place(&cx, d);
+        cx.op->round(&cx, got, x, n);
+        cx.op->round(&cx, x, x, n);
         device_read(d, got, n * sizeof *got);
         device_read(d, x, n * sizeof *x);
         check_same_bits(got, n, want, n, 1, n);
@@ -181,7 +181,7 @@ TEST(the_first_layer_that_is_not_finite_is_noted_as_on_the_cpu)
     FOR_EACH_ORDER(d)
         for (size_t D = 1; D <= 300; D += 13) {
             size_t mark = guard_count;
-            struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
+            struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
             float *x = random_floats(S * D, &seed);
             int32_t *want = guarded(S * sizeof *want), *got = guarded(S * sizeof *got);
             for (size_t s = 0; s < S; s++)
@@ -190,9 +190,9 @@ TEST(the_first_layer_that_is_not_finite_is_noted_as_on_the_cpu)
             for (size_t s = 1; s < 4; s++)
                 x[s * D + random_below(&seed, D)] = bad[s - 1];
             with_twin(d, x, S * D * sizeof *x), with_twin(d, got, S * sizeof *got);
-            op_first_not_finite(&cx, want, x, 7, S, D);
-            cx.device = d;
-            op_first_not_finite(&cx, got, x, 7, S, D);
+            cx.op->first_not_finite(&cx, want, x, 7, S, D);
+            operators_place(&cx, d);
+            cx.op->first_not_finite(&cx, got, x, 7, S, D);
             device_read(d, got, S * sizeof *got);
             for (size_t s = 0; s < S; s++) {
                 assert_int_equal(want[s], s == 1 ? 4 : s == 2 || s == 3 ? 7 : -1);

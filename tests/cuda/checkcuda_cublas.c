@@ -1,4 +1,4 @@
-/* tests/cuda/checkcuda_cublas.c -- linear layers by the GPU's library of matrix products (op_ctx.cublas). The GPU is an
+/* tests/cuda/checkcuda_cublas.c -- linear layers by the GPU's library of matrix products. The GPU is an
  * emulated one with a driver and a library of its own (tests/cuda/fake_driver.c, fake_cublas.c), or the one that
  * CHECKCUDA_DEVICE names.
  *     checkcuda_cublas [--speed]    --speed: measures products of 512 rows alone */

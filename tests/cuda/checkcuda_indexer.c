@@ -1,6 +1,6 @@
 /* tests/cuda/checkcuda_indexer.c -- the indexer of sparse attention on an emulated device: keys, and the choice of
  * tokens. */
-#include "ops/indexer_device.h"
+#include "ops/cuda/indexer.h"
 #include "tests/cuda/checkcuda.h"
 
 #define S 6
@@ -12,7 +12,7 @@ struct cached {
     size_t bytes, layer_bytes;
     char *pool;
     int32_t *slots;
-    struct device_row *rows;
+    struct row_place *rows;
 };
 
 static const uint32_t lengths[S] = {1, 5, 64, 65, 333, 700}, most_seen = 700;
@@ -29,7 +29,7 @@ static struct cached cached_rows(const struct indexer *ix, struct device *d)
     with_twin(d, c.pool, c.bytes);
     with_twin(d, c.slots, most_seen * sizeof *c.slots);
     for (size_t s = 0; s < S; s++)
-        c.rows[s] = (struct device_row){.slots = device_at(d, c.slots), .length = lengths[s], .slot = (int32_t)(s * 11),
+        c.rows[s] = (struct row_place){.slots = device_at(d, c.slots), .length = lengths[s], .slot = (int32_t)(s * 11),
                                         .index_rows = device_at(d, c.pool), .index_layer_bytes = c.layer_bytes};
     with_twin(d, c.rows, S * sizeof *c.rows);
     return c;
@@ -76,7 +76,7 @@ TEST(keys_have_the_bytes_of_the_cpu)
                 char *want = guarded(c.bytes);
                 memcpy(want, c.pool, c.bytes);
                 CASE("index keys D=%zu rope=%zu how=%d order=%d", D, rope.dim, how, order_);
-                device_index_keys(&cx, k, w, b, &p, S);
+                cuda_index_keys(&cx, k, w, b, &p, S);
                 device_read(d, c.pool, c.bytes);
                 for (size_t s = 0; s < S; s++) {
                     op_index_norm(cx.k, k + s * D, w, b, D);
@@ -128,13 +128,13 @@ static void check_choice(struct device *d, const struct indexer *ix, const struc
     struct device_index p = {.indexer = ix, .rope = rope, .cos_sin = angles, .rows = c.rows, .layer = 1,
                              .longest = longest};
     struct op_ctx cpu = context_of(scalar_table(), 1, op_index_scratch(S, most_seen, 1)),
-                  cx = device_context(d, device_index_scratch(S, longest));
+                  cx = device_context(d, cuda_index_scratch(S, longest));
     memset(want, 0x5a, S * kept * sizeof *want);
     memset(got, 0x5a, S * kept * sizeof *got);
     with_twin(d, got, S * kept * sizeof *got);
     c.rows[4].given = 1;
     with_twin(d, c.rows, S * sizeof *c.rows);
-    device_index_choose(&cx, got, q_device, w_device, &p, S);
+    cuda_index_choose(&cx, got, q_device, w_device, &p, S);
     device_read(d, got, S * kept * sizeof *got);
     device_read(d, q_device, S * width * sizeof *q);
     device_read(d, w_device, S * H * sizeof *w);

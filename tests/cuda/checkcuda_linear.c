@@ -8,9 +8,8 @@ static void check(struct device *d, const struct weight_view *w, const float *x,
     size_t N = w->rows, K = w->cols, bytes = op_linear_scratch(S, K), count = S * N * sizeof(float);
     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
     float *want = guarded_floats(S * N), *got = with_twin(d, guarded_floats(S * N), count);
-    cpu.bf16 = cx.bf16 = in_bf16;
     (exact ? op_linear_exact : op_linear)(&cpu, want, x, w, S);
-    (exact ? op_linear_exact : op_linear)(&cx, got, x, w, S);
+    (exact ? cx.op->linear_exact : cx.op->linear)(&cx, got, x, w, S);
     device_read(d, got, count);
     check_same_bits(got, N, want, N, S, N);
     device_remove(d, got), device_remove(d, cx.scratch);
@@ -154,7 +153,7 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
                 }
                 CASE("four layers, S=%zu", S);
                 op_linears(&cpu, want, OP_LINEAR_MOST, x, S);
-                op_linears(&cx, layers, OP_LINEAR_MOST, x, S);
+                cx.op->linears(&cx, layers, OP_LINEAR_MOST, x, S);
                 for (size_t i = 0; i < OP_LINEAR_MOST; i++) {
                     size_t ldy = i % 2 ? N[i] + 5 : N[i];
                     device_read(d, got[i], S * ldy * sizeof(float));

@@ -1,5 +1,5 @@
 /* tests/cuda/checkcuda_mlp.c -- feed-forward layers, dense and with experts, on an emulated device. */
-#include "ops/linear_device.h"
+#include "ops/cuda/linear.h"
 #include "ops/mlp.h"
 #include "tests/cuda/checkcuda.h"
 
@@ -73,13 +73,12 @@ TEST(dense_layers_have_the_bits_of_the_cpu)
                     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
                     float *x = with_twin(d, random_floats(S * width, &seed), size), *want = guarded_floats(S * width),
                           *got = twin_of_floats(d, S * width);
-                    cpu.bf16 = cx.bf16 = in_bf16;
                     CASE("types %zu%s, S=%zu", m, in_bf16 ? " in bf16" : "", S);
                     op_mlp(&cpu, want, x, &weights, S);
-                    op_mlp(&cx, got, x, &weights, S);
+                    cx.op->mlp(&cx, got, x, &weights, S);
                     device_read(d, got, size);
                     check_same_bits(got, width, want, width, S, width);
-                    op_mlp(&cx, x, x, &weights, S); /* y may be x */
+                    cx.op->mlp(&cx, x, x, &weights, S); /* y may be x */
                     device_read(d, x, size);
                     check_same_bits(x, width, want, width, S, width);
                     remove_three(d, &w);
@@ -141,10 +140,9 @@ TEST(experts_have_the_bits_of_the_cpu)
                         with_twin(d, weight, S * chosen * sizeof *weight);
                     bytes = op_moe_scratch(S, width, i, i, experts, chosen);
                     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
-                    cpu.bf16 = cx.bf16 = in_bf16;
                     CASE("types %zu%s, %zu of %zu experts, S=%zu", m, in_bf16 ? " in bf16" : "", chosen, experts, S);
                     op_moe(&cpu, want, x, expert, weight, &weights, S);
-                    op_moe(&cx, got, x, expert, weight, &weights, S);
+                    cx.op->moe(&cx, got, x, expert, weight, &weights, S);
                     device_read(d, got, size);
                     check_same_bits(got, width, want, width, S, width);
                     for (size_t e = 0; e < experts; e++)
@@ -169,7 +167,7 @@ TEST(sums_of_experts_have_the_bits_of_the_cpu)
             float *shared = chosen % 2 ? with_twin(d, random_floats(S * width, &seed), S * width * sizeof(float))
                                        : NULL;
             float *want = guarded_floats(S * width), *got = twin_of_floats(d, S * width);
-            struct op_ctx cpu = context_of(scalar_table(), 1, 0), cx = cpu;
+            struct op_ctx cpu = context_of(scalar_table(), 1, 0);
             for (size_t j = 0; j < S * width; j += 5) { /* a sum that begins with +0 is not -0 */
                 for (size_t c = 0; c < chosen; c++)
                     out[j / width * chosen * width + c * width + j % width] = -0.0f;
@@ -181,10 +179,11 @@ TEST(sums_of_experts_have_the_bits_of_the_cpu)
             device_write(d, out, pairs * width * sizeof(float));
             device_write(d, weight, pairs * sizeof(float));
             device_write(d, shared, shared ? S * width * sizeof(float) : 0);
-            cx.device = d;
             CASE("sum of %zu experts", chosen);
             op_moe_sum(&cpu, want, out, weight, shared, chosen, S, width);
-            op_moe_sum(&cx, got, out, weight, shared, chosen, S, width);
+            device_run(d, sum_experts, S, divide_up(width, THREADS_sum_experts), 1, .y = device_at(d, got),
+                       .out = device_at(d, out), .weight = device_at(d, weight), .shared = device_at(d, shared),
+                       .chosen = chosen, .d = width);
             device_read(d, got, S * width * sizeof(float));
             check_same_bits(got, width, want, width, S, width);
             device_remove(d, out), device_remove(d, weight), device_remove(d, shared), device_remove(d, got);

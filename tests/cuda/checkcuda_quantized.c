@@ -1,6 +1,6 @@
 /* tests/cuda/checkcuda_quantized.c -- linear layers with quantized weights (rule 2), on an emulated device. */
+#include "ops/cuda/linear.h"
 #include "ops/linear.h"
-#include "ops/linear_device.h"
 #include "ops/weights.h"
 #include "tests/cuda/checkcuda.h"
 
@@ -37,9 +37,9 @@ static void check(struct device *d, const struct weight_view *w, const float *x,
     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = context_of(scalar_table(), 1, bytes);
     float *want = guarded_floats(S * N), *got = with_twin(d, guarded_floats(S * N), S * N * sizeof(float));
     assert_int_equal(device_add(d, cx.scratch, bytes), 0);
-    cx.device = d;
+    operators_place(&cx, d);
     op_linear(&cpu, want, x, w, S);
-    op_linear(&cx, got, x, w, S);
+    cx.op->linear(&cx, got, x, w, S);
     device_read(d, got, S * N * sizeof(float));
     check_same_bits(got, N, want, N, S, N);
     device_remove(d, got), device_remove(d, cx.scratch);

@@ -27,10 +27,10 @@ static void check(struct device *d, const struct router *r, const float *logits)
     struct op_ctx cx = context_of(scalar_table(), 1, op_router_scratch(r));
     int32_t *want = guarded(n * sizeof *want), *got = with_twin(d, guarded(n * sizeof *got), n * sizeof *got);
     float *want_weight = guarded_floats(n), *got_weight = with_twin(d, guarded_floats(n), n * sizeof *got_weight);
-    assert_true(op_router_fits_device(r));
-    op_router(&cx, want, want_weight, logits, r, S);
-    cx.device = d;
-    op_router(&cx, got, got_weight, logits, r, S);
+    assert_true(cuda_can_route(r));
+    cx.op->router(&cx, want, want_weight, logits, r, S);
+    operators_place(&cx, d);
+    cx.op->router(&cx, got, got_weight, logits, r, S);
     device_read(d, got, n * sizeof *got);
     device_read(d, got_weight, n * sizeof *got_weight);
     for (size_t i = 0; i < n; i++)
@@ -71,8 +71,8 @@ TEST(router_chooses_and_weighs_as_on_the_cpu)
 
 TEST(router_refuses_what_does_not_fit)
 {
-    assert_false(op_router_fits_device(&(struct router){.experts = MOST + 1, .chosen = 8}));
-    assert_false(op_router_fits_device(&(struct router){.experts = MOST, .chosen = 65}));
+    assert_false(cuda_can_route(&(struct router){.experts = MOST + 1, .chosen = 8}));
+    assert_false(cuda_can_route(&(struct router){.experts = MOST, .chosen = 65}));
 }
 
 int main(void)

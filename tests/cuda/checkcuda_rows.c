@@ -10,15 +10,15 @@ static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (size_t S = 1; S <= 3; S += 2) {
                 size_t mark = guard_count, D = sizes[i], ldx = D + 3, ldy = D + 1;
-                struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
+                struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
                 float *x = with_twin(d, random_floats(S * ldx, &seed), S * ldx * sizeof(float)),
                       *w = with_twin(d, random_floats(D, &seed), D * sizeof(float));
                 float *want = guarded_floats(S * ldy),
                       *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof(float));
                 CASE("rmsnorm D=%zu S=%zu order=%d", D, S, order_);
-                op_rmsnorm(&cx, want, ldy, x, ldx, w, S, D, 1e-6f);
-                cx.device = d;
-                op_rmsnorm(&cx, got, ldy, x, ldx, w, S, D, 1e-6f);
+                cx.op->rmsnorm(&cx, want, ldy, x, ldx, w, S, D, 1e-6f);
+                operators_place(&cx, d);
+                cx.op->rmsnorm(&cx, got, ldy, x, ldx, w, S, D, 1e-6f);
                 device_read(d, got, S * ldy * sizeof(float));
                 check_same_bits(got, ldy, want, ldy, S, D);
                 check_untouched(got, ldy, S, D);

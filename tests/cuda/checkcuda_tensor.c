@@ -1,4 +1,4 @@
-/* tests/cuda/checkcuda_tensor.c -- linear layers by tensor cores (op_ctx.tensor_cores), on an emulated device. */
+/* tests/cuda/checkcuda_tensor.c -- linear layers by tensor cores, on an emulated device. */
 #include "tests/cuda/wide.h"
 
 TEST(products_are_sums_of_operands_in_bf16)
@@ -47,13 +47,13 @@ TEST(a_row_has_the_same_bits_in_any_number_of_rows_and_at_any_place)
             float *x = with_twin(d, random_floats(S * K, &seed), S * K * sizeof(float));
             float *all = with_twin(d, guarded_floats(S * N), count), *some = with_twin(d, guarded_floats(S * N), count);
             struct op_ctx cx = device_context(d, bytes);
-            cx.tensor_cores = 1;
-            op_linear(&cx, all, x, &w, S);
+            multiply_wide(&cx);
+            cx.op->linear(&cx, all, x, &w, S);
             device_read(d, all, count);
             for (size_t i = 0; i < COUNT(counts); i++) {
                 size_t first = random_below(&seed, (unsigned)(S - counts[i]));
                 CASE("%s, %zu rows from row %zu on", type_names[type], counts[i], first);
-                op_linear(&cx, some, x + first * K, &w, counts[i]);
+                cx.op->linear(&cx, some, x + first * K, &w, counts[i]);
                 device_read(d, some, counts[i] * N * sizeof(float));
                 check_same_bits(some, N, all + first * N, N, counts[i], N);
             }

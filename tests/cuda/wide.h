@@ -3,7 +3,7 @@
 #ifndef VB_CHECK_WIDE_H
 #define VB_CHECK_WIDE_H
 
-#include "ops/linear_device.h"
+#include "ops/cuda/linear.h"
 #include "ops/mlp.h"
 #include "tests/cuda/checkcuda.h"
 
@@ -17,7 +17,7 @@ static float to_bf16(float x)
 }
 
 static int on_a_gpu;
-static int by_tensor_cores; /* our kernels multiply (op_ctx.tensor_cores), not a library (op_ctx.cublas) */
+static int by_tensor_cores; /* our kernels multiply, not a library (struct arithmetic) */
 
 /* The products of two BF16 numbers are f32 numbers. What stands for a GPU adds them one by one: at most K roundings. A
  * tensor core cuts off bits where the additions of f32 round, which is up to 2 u, and those below the last bit of its
@@ -56,8 +56,8 @@ static struct weight_view random_q8(struct device *d, size_t rows, size_t cols, 
 
 static void multiply_wide(struct op_ctx *cx)
 {
-    cx->tensor_cores = by_tensor_cores;
-    cx->cublas = !by_tensor_cores;
+    static const struct arithmetic tensor_cores = {.tensor_cores = 1}, cublas = {.cublas = 1};
+    cx->arithmetic = by_tensor_cores ? &tensor_cores : &cublas;
 }
 
 /* Two matrices that read the same x: one in BF16, and one that is quantized. */
@@ -77,7 +77,7 @@ static void check_linear(struct device *d, int type, size_t N, size_t K, size_t 
     struct linear layers[] = {{y, &w, ldy}, {got, &q, 0}};
     multiply_wide(&cx);
     CASE("%s N=%zu K=%zu S=%zu stride=%zu shift=%zu", type_names[type], N, K, S, w.stride, shift);
-    op_linears(&cx, layers, 1 + (size_t)with_q, x, S);
+    cx.op->linears(&cx, layers, 1 + (size_t)with_q, x, S);
     device_read(d, y, count);
     check_sums(y, ldy, x, &m, S);
     check_untouched(y, ldy, S, N);
@@ -87,7 +87,7 @@ static void check_linear(struct device *d, int type, size_t N, size_t K, size_t 
         check_same_bits(got, 8, want, 8, S, 8);
     }
     op_linear_exact(&cpu, exact, x, &w, S);
-    op_linear_exact(&cx, y, x, &w, S);
+    cx.op->linear_exact(&cx, y, x, &w, S);
     device_read(d, y, S * N * sizeof(float));
     check_same_bits(y, N, exact, N, S, N);
     device_remove(d, x), device_remove(d, y), device_remove(d, got), device_remove(d, cx.scratch);
@@ -171,17 +171,17 @@ static void check_experts(struct device *d, size_t experts, size_t chosen, size_
     float *got = with_twin(d, guarded_floats(S * width), size);
     with_twin(d, weight, pairs * sizeof *weight);
     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
-    cpu.bf16 = !mixed;
+    cpu.arithmetic = &precisions[!mixed];
     multiply_wide(&cx);
     CASE("%zu of %zu experts%s%s, S=%zu, %zu more columns", chosen, experts, shares ? " and a shared one" : "",
          mixed ? " of mixed types" : "", S, more);
     op_moe(&cpu, want, x, expert, weight, &weights, S);
-    op_moe(&cx, got, x, expert, weight, &weights, S);
+    cx.op->moe(&cx, got, x, expert, weight, &weights, S);
     device_read(d, got, size);
     check_same_bits(got, width, want, width, S, width);
-    cpu.bf16 = 1;
+    cpu.arithmetic = &precisions[1];
     op_mlp(&cpu, want, x, &of_shared, S);
-    op_mlp(&cx, got, x, &of_shared, S);
+    cx.op->mlp(&cx, got, x, &of_shared, S);
     device_read(d, got, size);
     check_same_bits(got, width, want, width, S, width);
     struct three *all[] = {&shared, w};

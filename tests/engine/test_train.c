@@ -275,7 +275,8 @@ static int keep_logits(void *context, int depth, size_t index, const float *logi
 static double loss_of_session(const vb_model *m, const int32_t *tokens, size_t n, size_t ahead)
 {
     struct logits x = {calloc(n * m->config.dims.V, sizeof(float)), m->config.dims.V};
-    struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = 1, .most_threads = 1};
+    struct op_ctx cx = {.k = kernels_select("best", NULL), .arithmetic = &arithmetic_exact, .threads = 1,
+                        .most_threads = 1};
     double loss = 0;
     vb_session *s = open_session(m, &(vb_session_options){.prefill = "expanded", .threads = 1}, tokens, n);
     OK(vb_evaluate(s, 0, keep_logits, &x, &err));
@@ -391,7 +392,8 @@ static double loss_of_chain(const vb_model *m, const int32_t *tokens, size_t n, 
     OK(kvcache_open(&cache, 1, n + k, model_mtp_cache_layout(&m->config), NULL, &err));
     for (size_t i = 0; i < count; i++)
         chain_logits(m, &pass, &cache, tokens, hidden.rows, i, k, z + i * V);
-    struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = 1, .most_threads = 1};
+    struct op_ctx cx = {.k = kernels_select("best", NULL), .arithmetic = &arithmetic_exact, .threads = 1,
+                        .most_threads = 1};
     cx.scratch_size = op_cross_entropy_scratch(count, V, 1);
     cx.scratch = aligned_alloc(64, cx.scratch_size);
     op_cross_entropy(&cx, &loss, z, z, tokens + k + 2, 1.0f, count, V);

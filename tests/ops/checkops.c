@@ -103,9 +103,12 @@ int release_all(void **state)
     return 0;
 }
 
+const struct arithmetic precisions[2] = {{.bf16 = 0}, {.bf16 = 1}};
+
 struct op_ctx context_of(const struct kernels *k, int threads, size_t bytes)
 {
-    struct op_ctx cx = {.k = k, .threads = threads, .thread_cost = 32768.0, .scratch_size = bytes, .bf16 = in_bf16};
+    struct op_ctx cx = {.k = k, .threads = threads, .thread_cost = 32768.0, .scratch_size = bytes,
+                        .op = &operators_cpu, .arithmetic = &precisions[in_bf16]};
     cx.scratch = guarded(bytes);
     cx.kernel_scratch = guarded((size_t)threads * KERNEL_SCRATCH);
     return cx;

@@ -8,7 +8,8 @@
 #ifndef VB_CHECKOPS_H
 #define VB_CHECKOPS_H
 
-#include "ops/op.h"
+#include "ops/arithmetic.h"
+#include "ops/operators.h"
 
 #include <math.h>
 #include <omp.h>
@@ -68,7 +69,9 @@ void release_to(size_t mark);
 /* Frees all buffers. It is also a teardown function for cmocka. Tests that call it directly pass NULL. */
 int release_all(void **state);
 
-/* Returns a context for operators. Its scratch memory has exactly `bytes` bytes. */
+extern const struct arithmetic precisions[2]; /* f32 and bf16 */
+/* Returns a context for operators, in the precision that in_bf16 says. Its scratch memory has exactly `bytes`
+ * bytes. */
 struct op_ctx context_of(const struct kernels *k, int threads, size_t bytes);
 
 /* ---- comparisons ---- */

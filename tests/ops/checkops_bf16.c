@@ -155,7 +155,7 @@ TEST(linear_exact_rounds_nothing)
             CASE("linear_exact %s %s", type_names[type], k->name);
             op_linear_exact(&cx, y, x, &w.view, S);
             check_same_bits(y, N, want, N, S, N);
-            assert_true(cx.bf16 && cx.scratch_used == 0);
+            assert_true(cx.arithmetic->bf16 && cx.scratch_used == 0);
         }
         release_all(NULL);
     }
@@ -182,7 +182,7 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
                 check_same_bits(layers[i].y, N[i], run_linear(scalar_table(), 1, x, &w[i], S), N[i], S, N[i]);
             for (size_t s = 0; s < S; s++) { /* 32 numbers, then 64, then what is left */
                 enum op_form form = op_form(&cx, &w[0].view);
-                struct op_packed row = {.K = K};
+                struct op_packed row = {.K = K, .how = cx.arithmetic};
                 float *y = guarded_floats(N[0]);
                 row.rows[form] = guarded(op_packed_bytes(form, K));
                 op_pack_part(&cx, &row, 0, x + s * K, 0, 32);

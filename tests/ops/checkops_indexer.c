@@ -125,18 +125,20 @@ struct seen_scores {
     size_t context, kept[64];
 };
 
-static void see(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
-                size_t width)
+static void see(struct op_probe *probe, enum probed_value value, int index, size_t first, size_t count,
+                const void *data, size_t width)
 {
     struct seen_scores *to = (struct seen_scores *)(void *)probe;
     assert_int_equal(count, 1);
-    assert_int_equal(integers, !strcmp(name, "kept"));
-    if (!strcmp(name, "scores"))
+    assert_int_equal(index, -1);
+    if (value == PROBE_INDEX_SCORES)
         memcpy(to->score + first * to->context, data, width * sizeof(float));
-    else if (!strcmp(name, "margin"))
+    else if (value == PROBE_INDEX_MARGIN)
         to->margin[first] = *(const float *)data;
-    else
+    else if (value == PROBE_INDEX_KEPT)
         to->kept[first] = width;
+    else
+        fail_msg("value %d", (int)value);
 }
 
 /* Runs the operator on rows [first, first + count). The probe may be NULL. */

@@ -144,8 +144,9 @@ TEST(linear_does_not_trust_the_padding_of_a_packed_x)
             float *x = random_floats(S * K, &seed), *packed = guarded_floats(S * ld);
             FOR_EACH_TABLE(k) {
                 float *want = run_linear(k, 1, x, &w, S), *y = guarded_floats(S * N);
-                struct op_ctx cx = {.k = k, .threads = 1, .kernel_scratch = kernel_scratch()};
-                struct op_packed rows = {.K = K, .rows[OP_F32] = (char *)packed};
+                struct op_ctx cx = {.k = k, .arithmetic = &arithmetic_exact, .threads = 1,
+                                    .kernel_scratch = kernel_scratch()};
+                struct op_packed rows = {.K = K, .how = cx.arithmetic, .rows[OP_F32] = (char *)packed};
                 op_pack(&cx, &rows, x, K, S);
                 for (size_t s = 0; s < S; s++)
                     for (size_t j = K; j < ld; j++) /* in a packed chunk odd numbers come first, then even ones */

@@ -130,8 +130,9 @@ TEST(a_linear_layer_has_the_same_bits_on_any_number_of_threads)
                                     .data = random_numbers(N * K, (enum onednn_type)type, &seed)};
             size_t room = op_linear_scratch(S, K);
             for (int threads = 1; threads <= THREADS; threads++) {
+                const struct arithmetic how = {.bf16 = (int)type, .onednn = lanes};
                 struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = threads, .thread_cost = 1,
-                                    .bf16 = (int)type, .onednn = lanes, .scratch_size = room};
+                                    .arithmetic = &how, .scratch_size = room};
                 cx.scratch = guarded(room);
                 CASE("%s, %zu rows, %d threads", type ? "bf16" : "f32", S, threads);
                 op_linear(&cx, threads > 1 ? y : first, x, &w, S);

@@ -68,7 +68,7 @@ static int prepare(struct bench *b)
         return code;
     b->threads = probe->pass->cx.threads < 256 ? probe->pass->cx.threads : 256;
     b->isa = k->name;
-    b->cx.bf16 = probe->pass->cx.bf16;
+    b->arithmetic = probe->pass->arithmetic;
     vb_session_close(probe);
     c->session.threads = b->threads;
     c->session.exact_threads = 1;

@@ -76,6 +76,7 @@ struct bench {
     int32_t *plain;        /* [prompt + length]: the prompt and its continuation by plain decoding */
     size_t prompt, length; /* for GENERATE: number of prompt tokens and of generated tokens */
     struct op_ctx cx;      /* for LINEAR and ATTENTION: the context of the operators */
+    struct arithmetic arithmetic; /* its arithmetic: that of a session */
     void *memory;          /* one block that holds the scratch memory of cx, x, y, slots and seen */
     float *x, *y;
     int32_t *slots;

@@ -1,4 +1,5 @@
 /* tools/bench/gpu.c -- the GPU that computes parts of the model: how fast its memory is. */
+#include "ops/cuda/device.h"
 #include "tools/bench/bench.h"
 
 #define BLOCK ((size_t)128 << 20) /* more than the caches of GPUs hold */

@@ -139,8 +139,9 @@ int bench_ops_open(struct bench *b)
     if (posix_memalign(&b->memory, 64, bytes + crew_bytes(b->threads)))
         return cli_fail(b->c, EXIT_OTHER, "no memory for %zu bytes of linear layers", bytes);
     char *at = b->memory;
-    b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .threads = b->threads, .bf16 = b->cx.bf16,
-                            .scratch = at, .scratch_size = z.scratch, .kernel_scratch = at + z.scratch};
+    b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .arithmetic = &b->arithmetic,
+                            .threads = b->threads, .scratch = at, .scratch_size = z.scratch,
+                            .kernel_scratch = at + z.scratch};
     if (b->threads > 1) {
         b->cx.crew = crew_open((char *)b->memory + (bytes & ~(size_t)63), b->threads, NULL, 1);
         crew_use(b->cx.crew, b->threads);

@@ -235,7 +235,7 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     o.drafting.tree.nodes = i->topk ? o.drafting.tree.nodes : 0;
     int failed = vb_session_open(&s, b->c->model, &o, err);
     if (counter && s)
-        s->pass->cx.tensor_cores = 0; /* the CPU counts */
+        s->pass->arithmetic.tensor_cores = 0; /* the CPU counts */
     if (!failed && i->force >= 0)
         bench_force(s, b->plain, b->prompt + b->length, i->force);
     failed = failed || vb_append(s, b->text, b->prompt, err) || vb_generate(s, &g, &r, err);

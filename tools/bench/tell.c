@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/cuda/device.h"
 #include "ops/onednn.h"
 #include "ops/weights.h"
 #include "tools/bench/bench.h"
@@ -292,7 +293,7 @@ static void add_op(const struct bench *b, json_t *j, const struct bench_item *i)
     json_object_set_new(j, "outputs", json_integer((json_int_t)i->outputs));
     json_object_set_new(j, "inputs", json_integer((json_int_t)i->inputs));
     json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
-    int quantized = weight_is_quantized(i->type), bf16 = i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16;
+    int quantized = weight_is_quantized(i->type), bf16 = i->onednn ? i->type == WEIGHT_BF16 : b->arithmetic.bf16;
     json_object_set_new(j, "weights",
                         json_string(quantized ? quantized_format(i->type)->name
                                     : i->type == WEIGHT_F32 ? "f32"

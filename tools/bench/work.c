@@ -191,7 +191,7 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
                                                               chooses */
     int failed = !is_one && vb_session_open(&s, m, &o, &err);
     if (s)
-        s->pass->cx.tensor_cores = 0; /* the CPU counts */
+        s->pass->arithmetic.tensor_cores = 0; /* the CPU counts */
     if (failed || (!is_one && (vb_append(s, tokens, first + rows, &err) || vb_evaluate(s, 0, no_row, NULL, &err))))
         code = cli_error(b->c, &err);
     double keys = s && expanded ? expanded_rows(rows, s->chunk) : 0;

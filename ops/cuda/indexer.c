@@ -1,4 +1,4 @@
-#include "ops/indexer_device.h"
+#include "ops/cuda/indexer.h"
 
 #include "ops/attention_blocks.h"
 
@@ -17,7 +17,7 @@ static struct index_vectors vectors_of(struct device *g, const struct device_ind
                                   .of_dim = index_inverse_root(ix->dim)};
 }
 
-void device_index_keys(struct op_ctx *cx, const float *k, const float *norm, const float *bias,
+void cuda_index_keys(struct op_ctx *cx, const float *k, const float *norm, const float *bias,
                        const struct device_index *p, size_t S)
 {
     struct device *g = cx->device;
@@ -26,9 +26,9 @@ void device_index_keys(struct op_ctx *cx, const float *k, const float *norm, con
                .row_bytes = index_row_bytes(p->indexer), .eps = INDEX_NORM_EPS);
 }
 
-size_t device_index_scratch(size_t S, size_t longest) { return op_scratch_bytes(rows_at_once(S, longest) * longest); }
+size_t cuda_index_scratch(size_t S, size_t longest) { return op_scratch_bytes(rows_at_once(S, longest) * longest); }
 
-void device_index_choose(struct op_ctx *cx, int32_t *slots, float *q, float *w, const struct device_index *p, size_t S)
+void cuda_index_choose(struct op_ctx *cx, int32_t *slots, float *q, float *w, const struct device_index *p, size_t S)
 {
     struct device *g = cx->device;
     const struct indexer *ix = p->indexer;

@@ -1,18 +1,18 @@
-#include "ops/mlp_device.h"
+#include "ops/cuda/operators_internal.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "ops/linear_device.h"
+#include "ops/cuda/linear.h"
 
 /* Computes y = mlp(x) for `rows` rows; y and x are addresses of the device. With `tiles`, the rows are those of
  * experts, and `w` are the matrices of expert 0. */
-static void run(struct op_ctx *cx, float *y, const struct mlp_weights *w, const struct device_x *x, size_t rows,
-                const struct device_tiles *tiles)
+static void run(struct op_ctx *cx, const struct arithmetic *how, float *y, const struct mlp_weights *w,
+                const struct device_x *x, size_t rows, const struct device_tiles *tiles)
 {
     struct device *d = cx->device;
     size_t i = w->down->cols;
-    unsigned form = device_form(cx, w->down);
+    unsigned form = device_form(how, w->down);
     float *h = op_take(cx, rows * i), *u = op_take(cx, rows * i);
     struct matmul_part first[2] = {device_part(d, w->gate, device_at(d, h), i),
                                    device_part(d, w->up, device_at(d, u), i)};
@@ -28,20 +28,21 @@ static void run(struct op_ctx *cx, float *y, const struct mlp_weights *w, const 
     device_multiply(d, first, 2, x, tiles);
     device_run(d, silu_mul, divide_up(rows * i, THREADS_silu_mul), 1, 1, .h = device_at(d, h), .u = device_at(d, u),
                .n = rows * i, .round = form == 1u << OP_ROUNDED);
-    struct device_x hidden = device_convert(cx, form & (1u << OP_GROUPS | 1u << OP_BF16), h, rows, i);
+    struct device_x hidden = device_convert(cx, how, form & (1u << OP_GROUPS | 1u << OP_BF16), h, rows, i);
     device_multiply(d, &last, 1, &hidden, tiles ? &of_down : NULL);
 }
 
-static unsigned forms_of_x(const struct op_ctx *cx, const struct mlp_weights *w)
+static unsigned forms_of_x(const struct arithmetic *how, const struct mlp_weights *w)
 {
-    return device_form(cx, w->gate) | device_form(cx, w->up);
+    return device_form(how, w->gate) | device_form(how, w->up);
 }
 
-void device_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
+void cuda_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
 {
     size_t mark = op_mark(cx);
-    struct device_x converted = device_convert(cx, forms_of_x(cx, w), x, S, w->gate->cols);
-    run(cx, device_at(cx->device, y), w, &converted, S, NULL);
+    const struct arithmetic *how = cx->arithmetic;
+    struct device_x converted = device_convert(cx, how, forms_of_x(how, w), x, S, w->gate->cols);
+    run(cx, how, device_at(cx->device, y), w, &converted, S, NULL);
     op_give(cx, mark);
 }
 
@@ -71,17 +72,18 @@ static int is_wide(const struct mlp_weights *w)
 
 /* Returns the number of rows in a tile. An expert has pairs / experts rows on average. Another number would not change
  * any bit. All three matrices have kernels for so many rows: if only some are quantized, at most 8. */
-static size_t rows_of_tile(const struct op_ctx *cx, const struct mlp_weights *w, size_t S, size_t pairs, size_t experts)
+static size_t rows_of_tile(const struct device *d, const struct arithmetic *how, const struct mlp_weights *w, size_t S,
+                           size_t pairs, size_t experts)
 {
     size_t rows = 1 + 2 * pairs / experts < S ? 1 + 2 * pairs / experts : S;
     int quantized = weight_is_quantized(w->gate->type) && weight_is_quantized(w->up->type) &&
                     weight_is_quantized(w->down->type);
     if (is_wide(w))
-        return device_tile_rows(cx->device, rows, cx->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1);
-    return device_tile_rows(cx->device, quantized || rows < 8 ? rows : 8, BY_RULE_2);
+        return device_tile_rows(d, rows, how->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1);
+    return device_tile_rows(d, quantized || rows < 8 ? rows : 8, BY_RULE_2);
 }
 
-/* ---- experts by the device's library of matrix products (op_ctx.cublas) ---- */
+/* ---- experts by the device's library of matrix products ---- */
 
 /* Pairs of a token and an expert, sorted by expert, then token. All arrays are scratch memory of the host. */
 struct sorted_pairs {
@@ -156,12 +158,12 @@ static void run_experts(struct op_ctx *cx, float *out, const struct device_x *x,
 /* ---- experts by our kernels ---- */
 
 /* The same. */
-static void run_tiles(struct op_ctx *cx, float *out, const struct device_x *x, const int32_t *expert,
-                      const struct moe_weights *w, const int32_t **place)
+static void run_tiles(struct op_ctx *cx, const struct arithmetic *how, float *out, const struct device_x *x,
+                      const int32_t *expert, const struct moe_weights *w, const int32_t **place)
 {
     struct device *g = cx->device;
     struct mlp_weights zero = w->weights_of(w->arg, 0);
-    size_t pairs = x->S * w->chosen, T = rows_of_tile(cx, &zero, x->S, pairs, w->experts);
+    size_t pairs = x->S * w->chosen, T = rows_of_tile(g, how, &zero, x->S, pairs, w->experts);
     size_t tiles = pairs < w->experts ? pairs : w->experts + (pairs - w->experts) / T; /* an expert may have one tile
                                                                                           that is not full */
     int32_t *to = device_at(g, op_take(cx, pairs)), *token = device_at(g, op_take(cx, pairs));
@@ -170,45 +172,37 @@ static void run_tiles(struct op_ctx *cx, float *out, const struct device_x *x, c
     device_run(g, group_experts, 1, 1, 1, .expert = device_at(g, expert), .place = to, .token = token, .tile = list,
                .pairs = (unsigned)pairs, .chosen = (unsigned)w->chosen, .experts = (unsigned)w->experts,
                .rows = (unsigned)T, .tiles = (unsigned)tiles);
-    run(cx, out, &zero, x, pairs, &of_experts);
+    run(cx, how, out, &zero, x, pairs, &of_experts);
     *place = to;
 }
 
-void device_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
-                const struct moe_weights *w, size_t S)
+void cuda_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
+              const struct moe_weights *w, size_t S)
 {
     struct device *g = cx->device;
     struct mlp_weights zero = w->weights_of(w->arg, 0);
     size_t mark = op_mark(cx), d = zero.gate->cols;
     float *out = device_at(g, op_take(cx, S * w->chosen * d)), *shared = NULL;
     const int32_t *place = NULL;
-    struct op_ctx exact = *cx, *of_experts = cx;
+    const struct arithmetic contract = {.bf16 = cx->arithmetic->bf16}, *how = cx->arithmetic, *of_experts = how;
     assert(!cx->probe);
 
-    exact.cublas = exact.tensor_cores = 0;
     if (!is_wide(&zero)) /* if only some matrices of an expert are quantized, all three obey the contract */
-        of_experts = &exact;
-    unsigned forms = w->shared ? forms_of_x(cx, w->shared) : 0,
+        of_experts = &contract;
+    unsigned forms = w->shared ? forms_of_x(how, w->shared) : 0,
              more = of_experts->cublas ? 0 : forms_of_x(of_experts, &zero);
-    struct device_x converted = device_convert(cx, forms | more, x, S, d), for_experts = converted;
+    struct device_x converted = device_convert(cx, how, forms | more, x, S, d), for_experts = converted;
     for_experts.narrow = of_experts->tensor_cores ? converted.narrow : NULL;
     for_experts.tensor_cores = of_experts->tensor_cores;
-    exact.scratch_used = cx->scratch_used;
-    (of_experts->cublas ? run_experts : run_tiles)(of_experts, out, &for_experts, expert, w, &place);
-    cx->scratch_used = of_experts->scratch_used;
+    if (of_experts->cublas)
+        run_experts(cx, out, &for_experts, expert, w, &place);
+    else
+        run_tiles(cx, of_experts, out, &for_experts, expert, w, &place);
     if (w->shared) {
         shared = device_at(g, op_take(cx, S * d));
-        run(cx, shared, w->shared, &converted, S, NULL);
+        run(cx, how, shared, w->shared, &converted, S, NULL);
     }
     device_run(g, sum_experts, S, divide_up(d, THREADS_sum_experts), 1, .y = device_at(g, y), .out = out,
                .weight = device_at(g, weight), .shared = shared, .place = place, .chosen = w->chosen, .d = d);
     op_give(cx, mark);
-}
-
-void device_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared,
-                    size_t chosen, size_t S, size_t d)
-{
-    struct device *g = cx->device;
-    device_run(g, sum_experts, S, divide_up(d, THREADS_sum_experts), 1, .y = device_at(g, y), .out = device_at(g, out),
-               .weight = device_at(g, weight), .shared = device_at(g, shared), .chosen = chosen, .d = d);
 }

@@ -1,4 +1,5 @@
-#include "ops/linear_device.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/operators_internal.h"
 
 #include <assert.h>
 
@@ -43,7 +44,8 @@ int device_add_tables(struct device *d, enum weight_type type)
     return g && !device_has(d, g->grid) ? device_add_copy(d, g->grid, g->bytes) : 0;
 }
 
-struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K)
+struct device_x device_convert(struct op_ctx *cx, const struct arithmetic *how, unsigned forms, const float *x,
+                               size_t S, size_t K)
 {
     struct device *d = cx->device;
     struct device_x converted = {.rows = device_at(d, x), .K = K, .S = S};
@@ -61,15 +63,15 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
     }
     if (forms >> OP_BF16 & 1)
         converted.narrow = device_narrow(cx, converted.rows, NULL, S, K);
-    converted.tensor_cores = converted.narrow && !cx->cublas;
+    converted.tensor_cores = converted.narrow && !how->cublas;
     return converted;
 }
 
-unsigned device_form(const struct op_ctx *cx, const struct weight_view *w)
+unsigned device_form(const struct arithmetic *how, const struct weight_view *w)
 {
     return 1u << (weight_is_quantized(w->type) ? OP_GROUPS
-                  : cx->cublas || cx->tensor_cores ? OP_BF16
-                  : cx->bf16 ? OP_ROUNDED
+                  : how->cublas || how->tensor_cores ? OP_BF16
+                  : how->bf16 ? OP_ROUNDED
                   : OP_F32);
 }
 
@@ -199,22 +201,33 @@ void device_multiply(struct device *d, const struct matmul_part *parts, size_t c
     }
 }
 
-void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
+static void linears(struct op_ctx *cx, const struct arithmetic *how, const struct linear *layers, size_t count,
+                    const float *x, size_t S)
 {
     size_t mark = op_mark(cx);
     struct matmul_part parts[OP_LINEAR_MOST];
     unsigned forms = 0;
     for (size_t i = 0; i < count; i++) {
-        forms |= device_form(cx, layers[i].w);
+        forms |= device_form(how, layers[i].w);
         parts[i] = device_part(cx->device, layers[i].w, device_at(cx->device, layers[i].y),
                                layers[i].ldy ? layers[i].ldy : layers[i].w->rows);
     }
-    struct device_x converted = device_convert(cx, forms, x, S, layers->w->cols);
+    struct device_x converted = device_convert(cx, how, forms, x, S, layers->w->cols);
     device_multiply(cx->device, parts, count, &converted, NULL);
     op_give(cx, mark);
 }
 
-void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S)
+void cuda_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
+{
+    linears(cx, cx->arithmetic, layers, count, x, S);
+}
+
+void cuda_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
+{
+    linears(cx, &arithmetic_exact, &(struct linear){y, w, 0}, 1, x, S);
+}
+
+void cuda_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S)
 {
     size_t mark = op_mark(cx), K = p->w->cols, groups = K / QUANTIZED_GROUP;
     int quantized = weight_is_quantized(p->w->type);

@@ -1,10 +1,11 @@
-/* ops/linear_device.h -- linear layers on a device (ops/cuda/device.h), for the operators in ops/.
+/* ops/cuda/linear.h -- linear layers on a device: what other operators, and models, need of them.
  *
  * All addresses of arrays are the host's; the kernels use their twins. The arguments of the kernels that are started
  * depend on shapes and addresses alone. */
-#ifndef VB_LINEAR_DEVICE_H
-#define VB_LINEAR_DEVICE_H
+#ifndef VB_CUDA_LINEAR_H
+#define VB_CUDA_LINEAR_H
 
+#include "ops/cuda/device.h"
 #include "ops/linear.h"
 
 /* Returns the view with addresses of the device. The matrix is not packed and does not consist of panels. */
@@ -14,9 +15,6 @@ struct weight_view device_view(struct device *d, const struct weight_view *w);
  * program does this before it gives twins to weights, for each type that it has. Returns 0, or -1 if the device has no
  * memory. */
 int device_add_tables(struct device *d, enum weight_type type);
-
-/* op_linears, for op_ctx.device. */
-void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
 
 /* A matrix for each head: rows [h * w_step, h * w_step + rows) of w multiply x of head h. For s < S and n < rows,
  *
@@ -32,9 +30,9 @@ struct device_heads {
     const float *x;
     size_t ldx, x_step;
 };
-void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S);
+void cuda_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S);
 
-/* --- the steps of device_linears --- */
+/* --- the steps of a linear layer --- */
 
 /* Rows of x as kernels read them: addresses of the device. */
 struct device_x {
@@ -46,11 +44,12 @@ struct device_x {
     int tensor_cores;                     /* with `narrow`. 0: device_gemm multiplies it by W; else the kernels of
                                              ops/cuda/tensor.cu do */
 };
-/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas or tensor_cores, it is
- * OP_BF16 unless w is quantized. */
-unsigned device_form(const struct op_ctx *cx, const struct weight_view *w);
+/* Returns the bit of the form of x that w needs, as for op_take_packed. With cuBLAS or tensor cores, it is OP_BF16
+ * unless w is quantized. */
+unsigned device_form(const struct arithmetic *how, const struct weight_view *w);
 /* Converts x [S,K] to the forms that are needed, in scratch memory (op_packed_scratch). */
-struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K);
+struct device_x device_convert(struct op_ctx *cx, const struct arithmetic *how, unsigned forms, const float *x,
+                               size_t S, size_t K);
 /* y is an address of the device. */
 struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy);
 /* Which kernels multiply. */

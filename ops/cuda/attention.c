@@ -1,9 +1,6 @@
-#include "ops/attention_device.h"
-
-#include <assert.h>
-
 #include "ops/attention_blocks.h"
-#include "ops/linear_device.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/operators_internal.h"
 
 #define MOST_VALUES ((size_t)1 << 24) /* floats of scratch for several queries at once, so that a long prefill needs no
                                          more. It changes no bit */
@@ -34,7 +31,7 @@ static size_t bytes_of(const struct room *r)
            op_scratch_bytes(r->q_groups) + op_scratch_bytes(r->o_groups);
 }
 
-size_t device_attention_scratch(const struct attention *a, size_t S, size_t context)
+size_t cuda_attention_scratch(const struct attention *a, size_t S, size_t context)
 {
     struct room r = room_of(a, context);
     return at_most(S * bytes_of(&r), at_least(bytes_of(&r), MOST_VALUES * sizeof(float)));
@@ -49,7 +46,7 @@ static float *take(struct op_ctx *cx, size_t floats)
 static void multiply_heads(struct op_ctx *cx, const struct attention *a, struct device_heads p, size_t S)
 {
     p.heads = a->heads;
-    device_linear_heads(cx, &p, S);
+    cuda_linear_heads(cx, &p, S);
 }
 
 static void some_queries(struct op_ctx *cx, float *y, const float *q, const struct attention *a,
@@ -80,13 +77,15 @@ static void some_queries(struct op_ctx *cx, float *y, const float *q, const stru
                    S);
 }
 
-void device_attention(struct op_ctx *cx, float *y, const float *q, const struct attention *a, size_t S)
+void cuda_attention(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct attention *a,
+                    size_t S, size_t context)
 {
+    (void)seen, (void)context;
     struct kv_layout layout = attention_rows(a);
     struct room r = room_of(a, a->longest);
     size_t mark = op_mark(cx), most = at_most(S, at_least(1, MOST_VALUES * sizeof(float) / at_least(1, bytes_of(&r))));
     size_t ldq = attention_row_heads(a) * (a->nope + a->rope), ldy = attention_row_heads(a) * a->value;
-    const struct device_row *rows = device_at(cx->device, a->device_rows);
+    const struct row_place *rows = device_at(cx->device, a->places);
     if (!a->heads)
         return;
     struct attention_args args = {.w_uk = device_view(cx->device, &a->w_uk), .query = take(cx, most * r.query),
@@ -97,8 +96,8 @@ void device_attention(struct op_ctx *cx, float *y, const float *q, const struct 
                                   .rope = a->rope, .latent = a->latent, .width = width_of(a), .columns = columns_of(a),
                                   .blocks = blocks_of(a->longest), .uk_stride = a->uk_stride, .layer = a->layer,
                                   .row_bytes = kv_row_bytes(&layout), .rope_at = kv_rope_at(&layout), .scale = a->scale,
-                                  .cache = (int)a->cache, .rounds_q = cx->bf16,
-                                  .rounds_o = cx->bf16 && !weight_is_quantized(a->w_uv.type)};
+                                  .cache = (int)a->cache, .rounds_q = cx->arithmetic->bf16,
+                                  .rounds_o = cx->arithmetic->bf16 && !weight_is_quantized(a->w_uv.type)};
     q = device_at(cx->device, q);
     y = device_at(cx->device, y);
     for (size_t s = 0; s < S; s += most) {
