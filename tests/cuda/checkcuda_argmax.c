@@ -37,7 +37,7 @@ TEST(the_largest_logit_is_that_of_the_cpu)
 {
     static const size_t lengths[] = {1, 2, 255, 256, 257, 1024, 8191, 8192, 8193, 20000};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (size_t i = 0; i < COUNT(lengths); i++) {
             size_t mark = guard_count, V = lengths[i], bytes = cuda_argmax_scratch(ROWS, V);
             struct op_ctx cpu = context_of(scalar_table(), 1, 0), cx = device_context(d, bytes);
@@ -49,14 +49,14 @@ TEST(the_largest_logit_is_that_of_the_cpu)
             with_twin(d, z, ROWS * V * sizeof *z);
             op_argmax(&cpu, want, z, ROWS, V);
             cx.op->argmax(&cx, got, z, ROWS, V);
-            device_read(d, got, ROWS * sizeof *got);
+            fetch(d, got, ROWS * sizeof *got);
             for (size_t s = 0; s < ROWS; s++) {
                 CASE("argmax of row %zu of %zu numbers, order %d", s, V, order_);
                 check_best(want[s], z + s * V, V);
                 if (got[s] != want[s])
                     fail_msg("%s: %d on the device, %d on the CPU", case_name, (int)got[s], (int)want[s]);
             }
-            device_remove(d, z), device_remove(d, got), device_remove(d, cx.scratch);
+            drop(d, z), drop(d, got), drop(d, cx.scratch);
             release_to(mark);
         }
 }

@@ -72,8 +72,8 @@ static struct caches make_caches(struct device *d, const struct kv_layout *l, co
         size_t i = s % 3;
         char *pool = c.pool[i == 2];
         c.seen[s] = (struct timeline){pool + LAYER * layer, c.slots[i], lengths[s]};
-        c.rows[s] = (struct row_place){.rows = device_at(d, pool), .layer_bytes = layer,
-                                        .slots = device_at(d, c.slots[i]), .length = (uint32_t)lengths[s], .slot = -1,
+        c.rows[s] = (struct row_place){.rows = address(d, pool), .layer_bytes = layer,
+                                        .slots = address(d, c.slots[i]), .length = (uint32_t)lengths[s], .slot = -1,
                                         .query_scale = NAN /* not used */};
     }
     with_twin(d, c.rows, S * sizeof *c.rows);
@@ -83,26 +83,26 @@ static struct caches make_caches(struct device *d, const struct kv_layout *l, co
 static void forget(struct device *d, const struct caches *c)
 {
     for (int i = 0; i < 3; i++)
-        device_remove(d, c->slots[i]);
-    device_remove(d, c->pool[0]), device_remove(d, c->pool[1]), device_remove(d, c->rows);
+        drop(d, c->slots[i]);
+    drop(d, c->pool[0]), drop(d, c->pool[1]), drop(d, c->rows);
 }
 
 static void compare(struct device *d, struct attention *a, const struct caches *c, const float *q, size_t S,
                     size_t context)
 {
-    size_t ldy = attention_row_heads(a) * a->value, bytes = cuda_attention_scratch(a, S, a->longest);
+    size_t ldy = attention_row_heads(a) * a->value, bytes = d ? cuda_attention_scratch(a, S, a->longest) : op_attention_scratch(a, S, context, CPU_THREADS);
     struct op_ctx cpu = context_of(scalar_table(), 1, op_attention_scratch(a, S, context, 1)),
                   cx = device_context(d, bytes);
     struct attention there = *a;
     float *want = guarded_floats(S * ldy), *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof *got);
     op_attention(&cpu, want, q, c->seen, a, S, context);
     there.places = c->rows;
-    cx.op->attention(&cx, got, q, NULL, &there, S, a->longest);
+    cx.op->attention(&cx, got, q, c->seen, &there, S, context);
     assert_int_equal(cx.scratch_used, 0);
-    device_read(d, got, S * ldy * sizeof *got);
+    fetch(d, got, S * ldy * sizeof *got);
     check_same_bits(got, ldy, want, ldy, S, a->heads * a->value);
     check_untouched(got, ldy, S, a->heads * a->value);
-    device_remove(d, got), device_remove(d, cx.scratch);
+    drop(d, got), drop(d, cx.scratch);
 }
 
 /* how & 1: weights are aligned; & 2: special numbers; & 4: tiny values; & 8: tiny queries. */
@@ -141,7 +141,7 @@ static void check(struct device *d, struct shape h, int type, enum kv_type cache
          (int)cache, how);
     compare(d, &a, &c, q, S, context);
     forget(d, &c);
-    device_remove(d, q);
+    drop(d, q);
     without_twin(d, &kv_b, 0);
     release_to(mark);
 }
@@ -152,7 +152,7 @@ TEST(attention_has_the_bits_of_the_cpu)
                                           {2, 3, 3, 16, 5, 1030}, {17, 0, 32, 64, 32, 160}};
     static const size_t lengths[] = {257, 1, 598, 255, 256, 33, 2, 512};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (size_t i = 0; i < COUNT(shapes); i++)
             for (int cache = KV_F32; cache <= KV_Q8; cache++) {
                 size_t S = i == 1 ? 8 : 3, first = i == 1 ? 0 : i;
@@ -167,7 +167,7 @@ TEST(weights_of_every_type_have_the_bits_of_the_cpu)
     static const struct shape shapes[] = {{3, 0, 40, 4, 6, 64}, {2, 0, 9, 4, 33, 41}};
     static const size_t lengths[] = {5, 3, 1, 2, 4, 7};
     uint64_t seed = 2;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int type = 0; type < WEIGHT_TYPES; type++)
             FOR_EACH_PRECISION(type)
                 for (unsigned how = 0; how < 2; how++)
@@ -181,7 +181,7 @@ TEST(numbers_that_are_not_finite_have_the_bits_of_the_cpu)
     static const struct shape shape = {4, 0, 8, 8, 5, 32};
     static const size_t lengths[] = {20, 300, 40, 257, 90, 60};
     uint64_t seed = 3;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int cache = KV_F32; cache <= KV_Q8; cache++)
             for (int i = 0; i < 3; i++)
                 check(d, shape, WEIGHT_F32, (enum kv_type)cache, lengths, COUNT(lengths), 2, &seed);
@@ -204,7 +204,7 @@ TEST(quantized_weights_have_the_bits_of_the_cpu)
     enum { H = 3, N = 64, R = 4, V = 6, C = 96, S = 5 };
     static const size_t lengths[S] = {5, 300, 1, 2, 4};
     uint64_t seed = 6;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (unsigned how = 1; how < 8; how++) {
             if (!(how & 3))
                 continue;
@@ -224,7 +224,7 @@ TEST(quantized_weights_have_the_bits_of_the_cpu)
             CASE("attention with quantized weights, how=%u", how);
             compare(d, &a, &c, q, S, 300);
             forget(d, &c);
-            device_remove(d, q), device_remove(d, uk.data), device_remove(d, uv.data);
+            drop(d, q), drop(d, uk.data), drop(d, uv.data);
             without_twin(d, &plain, 0);
             release_to(mark);
         }
@@ -237,7 +237,7 @@ TEST(tiny_numbers_have_the_bits_of_the_cpu)
     static const struct shape shape = {4, 0, 8, 8, 5, 32};
     static const size_t lengths[] = {2, 3, 1};
     uint64_t seed = 4;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (in_bf16 = 0; in_bf16 < 2; in_bf16++)
             for (unsigned how = 4; how <= 8; how += 4)
                 check(d, shape, WEIGHT_BF16, KV_F32, lengths, COUNT(lengths), how, &seed);
@@ -249,7 +249,7 @@ TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
 {
     enum { LENGTH = 33100, S = 12, ROWS = 5000 };
     uint64_t seed = 5;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int many = 0; many < (order_ ? 1 : 2); many++) {
             size_t mark = guard_count, H = many ? 20 : 1, count = many ? S : 1;
             struct stored_matrix kv_b = random_matrix(WEIGHT_F32, H * 7, 8, &seed);
@@ -271,14 +271,14 @@ TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
             for (size_t s = 0; s < count; s++) {
                 uint32_t length = many ? (uint32_t)s % 3 + 1 : LENGTH;
                 c.seen[s] = (struct timeline){rows, slots, length};
-                c.rows[s] = (struct row_place){.rows = device_at(d, rows), .slots = device_at(d, slots),
+                c.rows[s] = (struct row_place){.rows = address(d, rows), .slots = address(d, slots),
                                                 .length = length};
             }
             with_twin(d, c.rows, count * sizeof *c.rows);
             float *q = with_twin(d, random_floats(count * H * 6, &seed), count * H * 6 * sizeof(float));
             CASE("attention of %zu queries with %zu heads", count, H);
             compare(d, &a, &c, q, count, LENGTH);
-            device_remove(d, rows), device_remove(d, slots), device_remove(d, c.rows), device_remove(d, q);
+            drop(d, rows), drop(d, slots), drop(d, c.rows), drop(d, q);
             without_twin(d, &w, 0);
             release_to(mark);
         }

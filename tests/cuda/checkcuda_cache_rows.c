@@ -31,7 +31,7 @@ static struct cached cached_rows(const struct kv_layout *l, struct device *d)
     }
     for (size_t s = 0; s < S; s++) {
         char *pool = c.pool[s % 3 == 2];
-        c.rows[s] = (struct row_place){.rows = d ? device_at(d, pool) : pool, .layer_bytes = SLOTS * kv_row_bytes(l),
+        c.rows[s] = (struct row_place){.rows = address(d, pool), .layer_bytes = SLOTS * kv_row_bytes(l),
                                         .slot = slots[s], .query_scale = s % 2 ? 1.0f : 1.375f + (float)s};
     }
     if (d)
@@ -41,7 +41,7 @@ static struct cached cached_rows(const struct kv_layout *l, struct device *d)
 
 static void forget(struct cached *c, struct device *d)
 {
-    device_remove(d, c->pool[0]), device_remove(d, c->pool[1]), device_remove(d, c->rows);
+    drop(d, c->pool[0]), drop(d, c->pool[1]), drop(d, c->rows);
 }
 
 /* Rows whose latents are ordinary, large, tiny, all zero, with infinities, and with NaN. */
@@ -68,16 +68,16 @@ static void check(struct device *d, const struct cache_rows *a, uint64_t *seed)
     float *q_device = with_twin(d, copy_of(q, nq), nq * sizeof *q),
           *kv_device = with_twin(d, copy_of(kv, S * width), S * width * sizeof *kv);
     cx.op->cache_rows(&cx, q, kv, angles, want.rows, a, S);
-    operators_place(&cx, d);
+    cx = device_context(d, 0);
     cx.op->cache_rows(&cx, q_device, kv_device, angles, got.rows, a, S);
-    device_read(d, q_device, nq * sizeof *q);
-    device_read(d, kv_device, S * width * sizeof *kv);
+    fetch(d, q_device, nq * sizeof *q);
+    fetch(d, kv_device, S * width * sizeof *kv);
     check_same_bits(q_device, a->ldq, q, a->ldq, S, a->ldq);
     if (a->read_back)
         check_same_bits(kv_device, width, kv, width, S, width);
     for (int i = 0; i < 2; i++) {
         size_t row = kv_row_bytes(&a->layout);
-        device_read(d, got.pool[i], pool_bytes(&a->layout));
+        fetch(d, got.pool[i], pool_bytes(&a->layout));
         for (size_t slot = 0; slot < LAYERS * SLOTS; slot++) { /* the payload of a NaN is not defined */
             const char *of_device = got.pool[i] + slot * row, *of_cpu = want.pool[i] + slot * row;
             float device_row[2048], cpu_row[2048];
@@ -95,7 +95,7 @@ static void check(struct device *d, const struct cache_rows *a, uint64_t *seed)
         }
     }
     forget(&got, d);
-    device_remove(d, angles), device_remove(d, q_device), device_remove(d, kv_device);
+    drop(d, angles), drop(d, q_device), drop(d, kv_device);
 }
 
 TEST(cache_rows_and_queries_have_the_bits_of_the_cpu)
@@ -103,7 +103,7 @@ TEST(cache_rows_and_queries_have_the_bits_of_the_cpu)
     static const size_t sizes[][4] = {{1, 0, 2, 1}, {5, 11, 8, 40}, {8, 16, 64, 512}, {20, 3, 6, 160},
                                       {9, 128, 64, 1030}, {0, 4, 8, 32}};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (size_t i = 0; i < COUNT(sizes); i++)
             for (int how = 0; how < 12; how++) {
                 size_t mark = guard_count;
@@ -127,7 +127,7 @@ TEST(sums_have_the_bits_of_the_cpu)
 {
     static const size_t sizes[] = {0, 1, 255, 256, 257, 1000};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (size_t i = 0; i < COUNT(sizes); i++) {
             size_t n = sizes[i], bytes = n * sizeof(float);
             struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
@@ -138,11 +138,11 @@ TEST(sums_have_the_bits_of_the_cpu)
             with_twin(d, x, bytes);
             CASE("add n=%zu order=%d", n, order_);
             cx.op->add(&cx, y, x, n);
-            operators_place(&cx, n ? d : NULL);
+            cx = device_context(n ? d : NULL, 0);
             cx.op->add(&cx, got, x, n);
-            device_read(d, got, bytes);
+            fetch(d, got, bytes);
             check_same_bits(got, n, y, n, 1, n);
-            device_remove(d, got), device_remove(d, x);
+            drop(d, got), drop(d, x);
         }
     release_all(NULL);
 }
@@ -151,7 +151,7 @@ TEST(numbers_rounded_to_bf16_have_the_bits_of_the_cpu)
 {
     enum { n = 2000 };
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d) {
+    FOR_EACH_OPERATORS(d) {
         struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
         float *x = guarded_floats(n), *want = guarded_floats(n),
               *got = with_twin(d, guarded_floats(n), n * sizeof *got);
@@ -163,14 +163,14 @@ TEST(numbers_rounded_to_bf16_have_the_bits_of_the_cpu)
         with_twin(d, x, n * sizeof *x);
         CASE("rounding to BF16, order=%d", order_);
         cx.op->round(&cx, want, x, n);
-        operators_place(&cx, d);
+        cx = device_context(d, 0);
         cx.op->round(&cx, got, x, n);
         cx.op->round(&cx, x, x, n);
-        device_read(d, got, n * sizeof *got);
-        device_read(d, x, n * sizeof *x);
+        fetch(d, got, n * sizeof *got);
+        fetch(d, x, n * sizeof *x);
         check_same_bits(got, n, want, n, 1, n);
         check_same_bits(x, n, want, n, 1, n);
-        device_remove(d, got), device_remove(d, x);
+        drop(d, got), drop(d, x);
     }
 }
 
@@ -178,7 +178,7 @@ TEST(the_first_layer_that_is_not_finite_is_noted_as_on_the_cpu)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (size_t D = 1; D <= 300; D += 13) {
             size_t mark = guard_count;
             struct op_ctx cx = {.k = scalar_table(), .op = &operators_cpu, .threads = 1, .most_threads = 1};
@@ -191,14 +191,14 @@ TEST(the_first_layer_that_is_not_finite_is_noted_as_on_the_cpu)
                 x[s * D + random_below(&seed, D)] = bad[s - 1];
             with_twin(d, x, S * D * sizeof *x), with_twin(d, got, S * sizeof *got);
             cx.op->first_not_finite(&cx, want, x, 7, S, D);
-            operators_place(&cx, d);
+            cx = device_context(d, 0);
             cx.op->first_not_finite(&cx, got, x, 7, S, D);
-            device_read(d, got, S * sizeof *got);
+            fetch(d, got, S * sizeof *got);
             for (size_t s = 0; s < S; s++) {
                 assert_int_equal(want[s], s == 1 ? 4 : s == 2 || s == 3 ? 7 : -1);
                 assert_int_equal(got[s], want[s]);
             }
-            device_remove(d, x), device_remove(d, got);
+            drop(d, x), drop(d, got);
             release_to(mark);
         }
 }

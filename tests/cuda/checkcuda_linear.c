@@ -10,9 +10,9 @@ static void check(struct device *d, const struct weight_view *w, const float *x,
     float *want = guarded_floats(S * N), *got = with_twin(d, guarded_floats(S * N), count);
     (exact ? op_linear_exact : op_linear)(&cpu, want, x, w, S);
     (exact ? cx.op->linear_exact : cx.op->linear)(&cx, got, x, w, S);
-    device_read(d, got, count);
+    fetch(d, got, count);
     check_same_bits(got, N, want, N, S, N);
-    device_remove(d, got), device_remove(d, cx.scratch);
+    drop(d, got), drop(d, cx.scratch);
 }
 
 static void check_shape(struct device *d, int type, size_t N, size_t K, size_t S, size_t more, size_t shift, int exact,
@@ -27,7 +27,7 @@ static void check_shape(struct device *d, int type, size_t N, size_t K, size_t S
     CASE("%s%s N=%zu K=%zu S=%zu stride=%zu shift=%zu", type_names[type], in_bf16 ? " in bf16" : "", N, K, S, w.stride,
          shift);
     check(d, &w, x, S, exact);
-    device_remove(d, x);
+    drop(d, x);
     without_twin(d, &w, shift);
     release_to(mark);
 }
@@ -36,7 +36,7 @@ TEST(sums_of_every_length_have_the_bits_of_the_cpu)
 {
     static const size_t sizes[] = {1, 31, 32, 33, 68, 1023, 1024, 1025, 2048 + 32, 9 * 1024 + 36, 34 * 1024 + 32};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int type = 0; type < WEIGHT_TYPES; type++)
             FOR_EACH_PRECISION(type)
                 for (size_t i = 0; i < COUNT(sizes); i++) {
@@ -54,7 +54,7 @@ TEST(any_number_of_rows_has_the_bits_of_each_alone)
 {
     static const size_t rows[] = {1, 2, 3, 4, 5, 8, 9, 17};
     uint64_t seed = 2;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int type = 0; type < WEIGHT_TYPES; type++)
             FOR_EACH_PRECISION(type)
                 for (size_t i = 0; i < COUNT(rows); i++)
@@ -65,7 +65,7 @@ TEST(any_number_of_rows_has_the_bits_of_each_alone)
 TEST(embedded_rows_have_the_bits_of_the_cpu)
 {
     uint64_t seed = 5;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int type = 0; type < WEIGHT_TYPES; type++)
             FOR_EACH_PRECISION(type)
                 for (size_t shift = 0; shift < 2; shift++) {
@@ -96,7 +96,7 @@ static float special_float(uint64_t *seed, unsigned count)
 TEST(special_values_have_the_bits_of_the_cpu)
 {
     uint64_t seed = 3;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int type = 0; type < WEIGHT_TYPES; type++)
             FOR_EACH_PRECISION(type)
                 for (int i = 0; i < 8; i++) {
@@ -123,7 +123,7 @@ TEST(special_values_have_the_bits_of_the_cpu)
                     with_twin(d, x, S * K * sizeof *x);
                     CASE("%s%s, special values %d", type_names[type], in_bf16 ? " in bf16" : "", i);
                     check(d, &w, x, S, 0);
-                    device_remove(d, x);
+                    drop(d, x);
                     without_twin(d, &w, 0);
                     release_to(mark);
                 }
@@ -134,7 +134,7 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
 {
     static const size_t N[] = {70, 3, 33, 8};
     uint64_t seed = 4;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (int type = 0; type < WEIGHT_TYPES; type++)
             for (size_t S = 1; S <= 5; S += 2) {
                 size_t mark = guard_count, K = 1184, bytes = op_linear_scratch(S, K);
@@ -156,13 +156,13 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
                 cx.op->linears(&cx, layers, OP_LINEAR_MOST, x, S);
                 for (size_t i = 0; i < OP_LINEAR_MOST; i++) {
                     size_t ldy = i % 2 ? N[i] + 5 : N[i];
-                    device_read(d, got[i], S * ldy * sizeof(float));
+                    fetch(d, got[i], S * ldy * sizeof(float));
                     check_same_bits(got[i], ldy, want[i].y, ldy, S, N[i]);
                     check_untouched(got[i], ldy, S, N[i]);
-                    device_remove(d, got[i]);
+                    drop(d, got[i]);
                     without_twin(d, &w[i], 0);
                 }
-                device_remove(d, x), device_remove(d, cx.scratch);
+                drop(d, x), drop(d, cx.scratch);
                 release_to(mark);
             }
 }

@@ -29,16 +29,16 @@ static void check(struct device *d, const struct router *r, const float *logits)
     float *want_weight = guarded_floats(n), *got_weight = with_twin(d, guarded_floats(n), n * sizeof *got_weight);
     assert_true(cuda_can_route(r));
     cx.op->router(&cx, want, want_weight, logits, r, S);
-    operators_place(&cx, d);
+    cx = device_context(d, op_router_scratch(r));
     cx.op->router(&cx, got, got_weight, logits, r, S);
-    device_read(d, got, n * sizeof *got);
-    device_read(d, got_weight, n * sizeof *got_weight);
+    fetch(d, got, n * sizeof *got);
+    fetch(d, got_weight, n * sizeof *got_weight);
     for (size_t i = 0; i < n; i++)
         if (got[i] != want[i])
             fail_msg("%s: expert %zu of row %zu is %d on the device, %d on the CPU", case_name, i % r->chosen,
                      i / r->chosen, (int)got[i], (int)want[i]);
     check_same_bits(got_weight, r->chosen, want_weight, r->chosen, S, r->chosen);
-    device_remove(d, got), device_remove(d, got_weight);
+    drop(d, got), drop(d, got_weight), drop(d, cx.scratch);
 }
 
 TEST(router_chooses_and_weighs_as_on_the_cpu)
@@ -48,7 +48,7 @@ TEST(router_chooses_and_weighs_as_on_the_cpu)
     } shapes[] = {{1, 1, 1, 1}, {8, 2, 4, 2}, {64, 6, 1, 1}, {66, 7, 3, 2}, {256, 8, 8, 4}, {257, 5, 1, 1},
                   {600, 16, 20, 3}, {400, 8, 100, 40}, {MOST, 64, 4, 4}};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (size_t i = 0; i < COUNT(shapes); i++)
             for (unsigned how = 0; how < 24; how++) {
                 size_t mark = guard_count, E = shapes[i].experts, pairs = E / shapes[i].groups > 1;
@@ -64,7 +64,7 @@ TEST(router_chooses_and_weighs_as_on_the_cpu)
                 CASE("router E=%zu chosen=%zu groups=%zu/%zu how=%u order=%d", E, r.chosen, r.chosen_groups, r.groups,
                      how, order_);
                 check(d, &r, logits);
-                device_remove(d, logits), device_remove(d, bias);
+                drop(d, logits), drop(d, bias);
                 release_to(mark);
             }
 }

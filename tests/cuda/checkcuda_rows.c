@@ -6,7 +6,7 @@ static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state
 {
     static const size_t sizes[] = {1, 31, 32, 64, 1000, 1024, 1025, 5 * 1024 + 33, 70 * 1024 + 1};
     uint64_t seed = 1;
-    FOR_EACH_ORDER(d)
+    FOR_EACH_OPERATORS(d)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (size_t S = 1; S <= 3; S += 2) {
                 size_t mark = guard_count, D = sizes[i], ldx = D + 3, ldy = D + 1;
@@ -17,12 +17,12 @@ static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state
                       *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof(float));
                 CASE("rmsnorm D=%zu S=%zu order=%d", D, S, order_);
                 cx.op->rmsnorm(&cx, want, ldy, x, ldx, w, S, D, 1e-6f);
-                operators_place(&cx, d);
+                cx = device_context(d, 0);
                 cx.op->rmsnorm(&cx, got, ldy, x, ldx, w, S, D, 1e-6f);
-                device_read(d, got, S * ldy * sizeof(float));
+                fetch(d, got, S * ldy * sizeof(float));
                 check_same_bits(got, ldy, want, ldy, S, D);
                 check_untouched(got, ldy, S, D);
-                device_remove(d, x), device_remove(d, w), device_remove(d, got);
+                drop(d, x), drop(d, w), drop(d, got);
                 release_to(mark);
             }
 }

@@ -17,6 +17,7 @@ const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3", "
 
 int in_bf16;
 char case_name[256];
+const char *case_table = "";
 
 const struct kernels *scalar_table(void) { return kernels_select("scalar", NULL); }
 
@@ -25,7 +26,8 @@ const struct kernels *scalar_table(void) { return kernels_select("scalar", NULL)
 void __attribute__((format(printf, 1, 2))) CASE(const char *format, ...)
 {
     va_list list;
-    int n = snprintf(case_name, sizeof case_name, "%s", in_bf16 ? "precision bf16, " : "");
+    int n = snprintf(case_name, sizeof case_name, "%s%s%s", case_table, *case_table ? ": " : "",
+                     in_bf16 ? "precision bf16, " : "");
     va_start(list, format);
     vsnprintf(case_name + n, sizeof case_name - (size_t)n, format, list);
     va_end(list);

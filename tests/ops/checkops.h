@@ -40,8 +40,10 @@ const struct kernels *scalar_table(void);
 
 extern int in_bf16; /* precision bf16: context_of and contract_x use it */
 
-/* CASE sets case_name, the name of the case; every message begins with this name. */
+/* CASE sets case_name, the name of the case; every message begins with this name. case_table is a part of it: who
+ * computes, if there are several. */
 extern char case_name[256];
+extern const char *case_table;
 void __attribute__((format(printf, 1, 2))) CASE(const char *format, ...);
 
 /* ---- random numbers ---- */
