@@ -279,6 +279,13 @@ def check_lists():
         counts = re.findall(r"(\d+)\s+known mistakes", (ROOT / path).read_text())
         if counts != [str((mistakes - 1) // 10 * 10)]:
             wrong(path, 1, f"known mistakes: {counts}; tests/mistakes/mistakes.txt has {mistakes}, wanted 'more than' the tens below")
+    cases = "".join(path.read_text() for path in (ROOT / "tests/cuda").glob("checkcuda*.[ch]"))
+    operators = re.findall(r"^    void \(\*(\w+)\)\(", (ROOT / "ops/operators.h").read_text(), re.M)
+    for name in operators:
+        if not re.search(rf"op->{name}\b", cases):
+            wrong("ops/operators.h", 1, f"tests/cuda/checkcuda_*.c have no case for the operator {name}")
+    if len(operators) < 10:
+        wrong("ops/operators.h", 1, f"{len(operators)} operators, which is too few: are they still found?")
     if len(methods) < 5:
         wrong("docs/DRAFTING.md", 1, f"`--draft ?` says {draft!r}")
     if len(commands) < 10:

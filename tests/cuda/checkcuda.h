@@ -20,7 +20,8 @@ static int order_; /* of the present run, if it is of a device; else 0 */
     for (struct device *d = open_checked_device(), *d##_ = d; d##_; close_checked_device(d##_), d##_ = NULL)      \
         for (order_ = 0; order_ < (is_emulated() ? 3 : 1) && (set_order(d, order_), 1); order_++)
 
-/* A loop over all tables: first the CPU's, where d is NULL, with each kernel table; then the device's, in each order. */
+/* A loop over all tables: first the CPU's, where d is NULL, with each kernel table; then the device's, in each
+ * order. */
 #define FOR_EACH_OPERATORS(d)                                                                                  \
     for (struct device *d##_ = open_checked_device(), *d = d##_; d##_; close_checked_device(d##_), d##_ = NULL) \
         for (size_t step_ = 0; next_operators(&d, d##_, step_); step_++)

@@ -90,7 +90,8 @@ static void forget(struct device *d, const struct caches *c)
 static void compare(struct device *d, struct attention *a, const struct caches *c, const float *q, size_t S,
                     size_t context)
 {
-    size_t ldy = attention_row_heads(a) * a->value, bytes = d ? cuda_attention_scratch(a, S, a->longest) : op_attention_scratch(a, S, context, CPU_THREADS);
+    size_t ldy = attention_row_heads(a) * a->value, bytes = d ? cuda_attention_scratch(a, S, a->longest)
+                                                              : op_attention_scratch(a, S, context, CPU_THREADS);
     struct op_ctx cpu = context_of(scalar_table(), 1, op_attention_scratch(a, S, context, 1)),
                   cx = device_context(d, bytes);
     struct attention there = *a;

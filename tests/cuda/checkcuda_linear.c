@@ -12,6 +12,11 @@ static void check(struct device *d, const struct weight_view *w, const float *x,
     (exact ? cx.op->linear_exact : cx.op->linear)(&cx, got, x, w, S);
     fetch(d, got, count);
     check_same_bits(got, N, want, N, S, N);
+    cx.op->linear_divided(&cx, got, N, x, 0, w, S); /* among one process */
+    if (exact)
+        cpu.op->linear(&cpu, want, x, w, S);
+    fetch(d, got, count);
+    check_same_bits(got, N, want, N, S, N);
     drop(d, got), drop(d, cx.scratch);
 }
 

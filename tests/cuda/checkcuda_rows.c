@@ -27,6 +27,19 @@ static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state
             }
 }
 
+/* Nobody asks before a call whether a member is there. */
+TEST(tables_have_no_holes)
+{
+    const struct operators *const tables[] = {&operators_cpu, &operators_cuda};
+    for (size_t t = 0; t < COUNT(tables); t++)
+        for (size_t i = 0; i < sizeof(struct operators); i += sizeof(void (*)(void))) {
+            void (*member)(void);
+            memcpy(&member, (const char *)tables[t] + i, sizeof member);
+            if (!member)
+                fail_msg("member %zu of table %s is NULL", i / sizeof member, tables[t]->name);
+        }
+}
+
 TEST(more_blocks_than_a_gpu_has_are_an_error)
 {
     static const size_t grids[][3] = {{1, 1, 1}, {1, DEVICE_MOST_BLOCKS + 1, 1}, {1, 1, DEVICE_MOST_BLOCKS + 1},
@@ -43,7 +56,8 @@ TEST(more_blocks_than_a_gpu_has_are_an_error)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(more_blocks_than_a_gpu_has_are_an_error),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tables_have_no_holes),
+                                       cmocka_unit_test(more_blocks_than_a_gpu_has_are_an_error),
                                        cmocka_unit_test_teardown(rmsnorm_has_the_bits_of_the_cpu, release_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
