@@ -5,6 +5,7 @@
 #include "ops/linear.h"
 #include "ops/round.h"
 #include "ops/weights.h"
+#include "numbers/numbers.h"
 
 #define MOST_QUERIES 64               /* queries at once */
 #define MOST_VALUES ((size_t)1 << 22) /* numbers of o_b at once; both limits bound the scratch memory of a long prefill,
@@ -17,12 +18,12 @@ static size_t groups_of(const struct attention *a) { return a->latent / QUANTIZE
 /* Returns how many numbers the o_b of one query have. */
 static size_t values_of(const struct attention *a, size_t context)
 {
-    return at_least(1, a->heads * blocks_of(context) * packed_latent(a));
+    return max_size(1, a->heads * blocks_of(context) * packed_latent(a));
 }
 
 static size_t queries_at_once(const struct attention *a, size_t S, size_t context)
 {
-    return at_most(S, at_most(MOST_QUERIES, at_least(1, MOST_VALUES / values_of(a, context))));
+    return min_size(S, min_size(MOST_QUERIES, max_size(1, MOST_VALUES / values_of(a, context))));
 }
 
 /* Queries [s, s + queries) and heads [h, h + heads). A group has all heads, or only one query. */
@@ -79,9 +80,9 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
 
 static void make_groups(struct attention_pass *p)
 {
-    size_t H = p->a->heads, heads = at_most(H, GROUP), longest = 0;
+    size_t H = p->a->heads, heads = min_size(H, GROUP), longest = 0;
     for (size_t s = 0; s < p->S; s++)
-        longest = at_least(longest, p->seen[s].length);
+        longest = max_size(longest, p->seen[s].length);
     p->blocks = blocks_of(longest);
     while (heads > 8 && p->S * ((H + heads - 1) / heads) * p->blocks < 3 * (size_t)p->cx->threads)
         heads = (heads + 1) / 2; /* smaller groups, so that every thread has work when there are few queries and few
@@ -93,10 +94,10 @@ static void make_groups(struct attention_pass *p)
         for (n = 1; heads == H && (n + 1) * H <= GROUP && s + n < p->S; n++) {
             if (t[n].rows != t->rows || t[n].slots != t->slots)
                 break;
-            length = at_least(length, t[n].length);
+            length = max_size(length, t[n].length);
         }
         for (size_t h = 0; h < H; h += heads)
-            p->groups[p->group_count++] = (struct attention_group){s, n, h, at_most(heads, H - h), length};
+            p->groups[p->group_count++] = (struct attention_group){s, n, h, min_size(heads, H - h), length};
     }
 }
 
@@ -125,7 +126,7 @@ static int find_task(const struct attention_pass *p, size_t task, struct attenti
     }
     g->length = 0;
     for (size_t s = g->s; s < g->s + g->queries; s++)
-        g->length = at_least(g->length, p->seen[s].length);
+        g->length = max_size(g->length, p->seen[s].length);
     return g->heads && *block * ATTENTION_BLOCK < g->length;
 }
 
@@ -144,7 +145,7 @@ static const struct timeline *longest_of(const struct attention_pass *p, const s
 
 static size_t tokens_of(const struct attention_group *g, size_t block)
 {
-    return at_most(ATTENTION_BLOCK, g->length - block * ATTENTION_BLOCK);
+    return min_size(ATTENTION_BLOCK, g->length - block * ATTENTION_BLOCK);
 }
 
 /* Returns the cache rows of a block up to the first that is not adjacent in memory. */
@@ -443,7 +444,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.rows = (char *)op_take(cx, (size_t)cx->threads * ATTENTION_BLOCK * p.row_bytes / sizeof(float));
     p.shown = op_take(cx, blocks * ATTENTION_BLOCK);
     for (size_t s = 0; s < S; s += most) {
-        p.S = at_most(most, S - s);
+        p.S = min_size(most, S - s);
         p.seen = seen + s;
         p.q = q + s * attention_row_heads(a) * (a->nope + a->rope);
         p.y = y + s * attention_row_heads(a) * a->value;

@@ -4,19 +4,17 @@
 #define VB_ATTENTION_BLOCKS_H
 
 #include "ops/attention.h"
+#include "numbers/numbers.h"
 
 #define SCORE_STRIDE (ATTENTION_BLOCK + 16) /* from the scores of a query and head to those of the next; no power of
                                                two */
 
-static inline size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
-static inline size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
-
-static inline size_t blocks_of(size_t length) { return (length + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK; }
+static inline size_t blocks_of(size_t length) { return divide_up(length, ATTENTION_BLOCK); }
 
 /* Returns to how many tokens of the block that begins at token j the query with this timeline attends. */
 static inline size_t seen_of_block(const struct timeline *t, size_t j)
 {
-    return t->length > j ? at_most(ATTENTION_BLOCK, t->length - j) : 0;
+    return t->length > j ? min_size(ATTENTION_BLOCK, t->length - j) : 0;
 }
 
 /* Joins the blocks of one query and head: computes o [n] from m_b, l_b and o_b. m and l are [blocks], sums is [blocks,

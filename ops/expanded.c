@@ -7,6 +7,7 @@
 #include "ops/linear.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
+#include "numbers/numbers.h"
 
 /* None of these numbers changes a bit. */
 #define MOST_EXPANDED ((size_t)1 << 24) /* numbers of keys, values and decoded weights at once; but at least one head */
@@ -54,21 +55,21 @@ static size_t floats_of_head(const struct attention *a, size_t tokens)
 
 static size_t heads_at_once(const struct attention *a, size_t tokens)
 {
-    size_t most = at_most(a->heads, at_least(1, MOST_EXPANDED / floats_of_head(a, tokens))),
+    size_t most = min_size(a->heads, max_size(1, MOST_EXPANDED / floats_of_head(a, tokens))),
            turns = (a->heads + most - 1) / most;
     return (a->heads + turns - 1) / turns;
 }
 
 static size_t queries_of_task(const struct attention *a, size_t S, size_t context)
 {
-    return at_most(S, at_most(QUERIES, at_least(FEWEST, MOST_SUMS / (blocks_of(context) * a->value))));
+    return min_size(S, min_size(QUERIES, max_size(FEWEST, MOST_SUMS / (blocks_of(context) * a->value))));
 }
 
 /* Returns the floats of all heads at once, for the longest timelines and S tails. */
 static size_t most_floats(const struct attention *a, size_t S, size_t context)
 {
     size_t one = floats_of_head(a, context + S * a->tail);
-    return at_most(a->heads * one, at_least(MOST_EXPANDED, one));
+    return min_size(a->heads * one, max_size(MOST_EXPANDED, one));
 }
 
 size_t op_expanded_scratch(const struct attention *a, size_t S, size_t context, int threads)
@@ -123,8 +124,8 @@ static void expand_tokens(void *arg, size_t task, int thread)
 {
     struct expanded_pass *p = arg;
     const struct attention *a = p->a;
-    size_t tasks = (p->heads + HEADS - 1) / HEADS, h = task % tasks * HEADS, end = at_most(h + HEADS, p->heads);
-    size_t j = task / tasks * TOKENS, n = at_most(TOKENS, p->tokens - j), width = a->latent + a->rope;
+    size_t tasks = (p->heads + HEADS - 1) / HEADS, h = task % tasks * HEADS, end = min_size(h + HEADS, p->heads);
+    size_t j = task / tasks * TOKENS, n = min_size(TOKENS, p->tokens - j), width = a->latent + a->rope;
     const struct timeline *t = &p->seen[0];
     float *latent = p->latent + (size_t)thread * TOKENS * width;
     for (size_t i = 0; i < n; i++) {
@@ -152,7 +153,7 @@ static struct expanded_task task_of(const struct expanded_pass *p, int thread, s
     size_t first = (size_t)thread * p->queries, most = blocks_of(p->length + p->a->tail),
            width = p->a->nope + p->a->rope;
     for (size_t i = 0; i < count; i++)
-        t.length = at_least(t.length, p->seen[s + i].length);
+        t.length = max_size(t.length, p->seen[s + i].length);
     t.blocks = blocks_of(t.length + p->a->tail);
     t.query = p->query + first * p->key;
     t.score = p->score + first * SCORE_STRIDE;
@@ -207,7 +208,7 @@ static void some_scores(const struct expanded_task *t, size_t i, size_t count, s
 static void scores_of_block(const struct expanded_task *t, size_t j)
 {
     if (t->length > j)
-        some_scores(t, 0, t->count, j, at_most(ATTENTION_BLOCK, t->length - j), 0);
+        some_scores(t, 0, t->count, j, min_size(ATTENTION_BLOCK, t->length - j), 0);
     for (size_t i = 0; t->p->a->tail && i < t->count; i++) {
         struct part_of_tail tail = part_of_tail(t, i, j);
         if (tail.count)
@@ -281,7 +282,7 @@ static void attend(void *arg, size_t task, int thread)
 {
     const struct expanded_pass *p = arg;
     size_t tiles = (p->S + p->queries - 1) / p->queries, tile = tiles - 1 - task % tiles, s = tile * p->queries;
-    struct expanded_task t = task_of(p, thread, task / tiles, s, at_most(p->queries, p->S - s));
+    struct expanded_task t = task_of(p, thread, task / tiles, s, min_size(p->queries, p->S - s));
     for (size_t block = 0; block < t.blocks; block++)
         attend_to_block(&t, block);
     for (size_t i = 0; i < t.count; i++)
@@ -315,7 +316,7 @@ static void one_sequence(struct expanded_pass *p, size_t first, float *memory)
     for (size_t s = 0; s < p->S; s++)
         tokens += (double)(p->seen[s].length + a->tail);
     for (p->head = 0; p->head < a->heads; p->head += at_once) {
-        p->heads = at_most(at_once, a->heads - p->head);
+        p->heads = min_size(at_once, a->heads - p->head);
         p->keys = memory;
         p->values = p->keys + (p->heads * p->tokens * p->key + 15) / 16 * 16; /* aligned to 64 bytes, as is w_uk */
         p->w_uk = p->values + (p->heads * p->tokens * a->value + 15) / 16 * 16;
@@ -352,7 +353,7 @@ void op_expanded(struct op_ctx *cx, float *y, const float *q, const struct timel
         p.y = y + s * attention_row_heads(a) * a->value;
         p.length = seen[s].length;
         for (p.S = 1; s + p.S < S && seen[s + p.S].rows == seen[s].rows && seen[s + p.S].slots == seen[s].slots; p.S++)
-            p.length = at_least(p.length, seen[s + p.S].length);
+            p.length = max_size(p.length, seen[s + p.S].length);
         p.tokens = p.length + p.S * a->tail;
         p.tail_slots = a->tail ? a->tail_slots + s * a->tail : NULL;
         one_sequence(&p, s, memory);

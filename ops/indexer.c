@@ -6,6 +6,7 @@
 #include "ops/attention_blocks.h"
 #include "ops/round.h"
 #include "simd/decode.h"
+#include "numbers/numbers.h"
 
 #define MOST_SCORES ((size_t)1 << 22) /* scores at once, but at least of one query */
 #define BLOCK ATTENTION_BLOCK         /* tokens whose scores a task computes; neither number changes a bit */
@@ -111,7 +112,7 @@ struct choice_pass {
     uint32_t *ranks;           /* [threads, context]: working memory of op_index_keep */
 };
 
-static size_t queries_at_once(size_t S, size_t context) { return at_most(S, at_least(1, MOST_SCORES / context)); }
+static size_t queries_at_once(size_t S, size_t context) { return min_size(S, max_size(1, MOST_SCORES / context)); }
 
 size_t op_index_scratch(size_t S, size_t context, int threads)
 {
@@ -137,7 +138,7 @@ static void block_of_scores(void *arg, size_t task, int thread)
     const struct timeline *t = &p->seen[s];
     if (!wants_scores(p, s) || j >= t->length)
         return;
-    struct index_view keys = {t->rows, t->slots + j, at_most(BLOCK, t->length - j), D, p->ix->codes};
+    struct index_view keys = {t->rows, t->slots + j, min_size(BLOCK, t->length - j), D, p->ix->codes};
     p->cx->k->index_scores(p->score + s * p->context + j, &keys, p->q + s * H * D, p->w + s * H, H,
                            op_kernel_scratch(p->cx, thread));
 }
@@ -227,7 +228,7 @@ static void show(const struct choice_pass *p, size_t first, int32_t *all)
         for (size_t t = 0; !has_to_choose(p, s) && t < n; t++)
             all[t] = (int32_t)t;
         probe->see(probe, PROBE_INDEX_KEPT, -1, first + s, 1, has_to_choose(p, s) ? p->kept + s * p->ix->kept : all,
-                   at_most(n, p->ix->kept));
+                   min_size(n, p->ix->kept));
         if (has_to_choose(p, s))
             probe->see(probe, PROBE_INDEX_MARGIN, -1, first + s, 1, &(float){margin_of(p, s)}, 1);
     }
@@ -241,7 +242,7 @@ static void some_queries(struct choice_pass *p)
     size_t longest = 0;
     for (size_t s = 0; s < p->S; s++)
         if (wants_scores(p, s)) {
-            longest = at_least(longest, p->seen[s].length);
+            longest = max_size(longest, p->seen[s].length);
             tokens += (double)p->seen[s].length;
         }
     p->blocks = blocks_of(longest);
@@ -258,7 +259,7 @@ void op_index_choose(struct op_ctx *cx, int32_t *kept, const float *q, const flo
     p.score = op_take(cx, most * context);
     int32_t *all = (int32_t *)(void *)op_take(cx, context);
     for (size_t s = 0; s < S; s += most) {
-        p.S = at_most(most, S - s);
+        p.S = min_size(most, S - s);
         p.seen = seen + s;
         p.forced = ix->forced ? ix->forced + s : NULL;
         p.q = q + s * ix->heads * ix->dim;

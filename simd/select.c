@@ -1,5 +1,6 @@
 /* simd/select.c -- which tables this program has and this CPU can run; the scalar functions of SLEEF. */
 #include "simd/kernels.h"
+#include "numbers/numbers.h"
 
 #include <math.h>
 #include <string.h>
@@ -110,18 +111,11 @@ double kernel_log(double x) { return cpu_has_fma() ? Sleef_finz_logd1_u10purecfm
 double kernel_pow(double x, double y) { return Sleef_finz_powd1_u10purecfma(x, y); }
 float kernel_expf(float x) { return Sleef_finz_expf1_u10purecfma(x); }
 
-static uint64_t fnv1a(uint64_t h, const void *data, size_t size)
-{
-    for (size_t i = 0; i < size; i++)
-        h = (h ^ ((const unsigned char *)data)[i]) * 1099511628211u;
-    return h;
-}
-
 /* Arguments as the engine uses them: exp over all exponents, angles to a few hundred thousand, log of ratios, powers
  * with negative exponents between 0 and 1. NaN is written as one value: its payload is not part of the contract. */
 uint64_t kernels_sleef_hash(void)
 {
-    uint64_t h = 14695981039346656037u;
+    uint64_t h = FNV1A_START;
     for (uint32_t i = 0; i < 65536; i++) {
         uint32_t bits = i << 16 | i;
         float f, e;
@@ -131,7 +125,7 @@ uint64_t kernels_sleef_hash(void)
             memcpy(&e, &(uint32_t){0x7fc00000}, sizeof e);
         double x = (double)i * 3.0517578125, u = ((double)i + 1.0) / 65536.0;
         double d[4] = {kernel_sin(x), kernel_cos(x), kernel_log(u * 128.0), kernel_pow(10000.0, -u)};
-        h = fnv1a(fnv1a(h, &e, sizeof e), d, sizeof d);
+        h = fnv1a_bytes(fnv1a_bytes(h, &e, sizeof e), d, sizeof d);
     }
     return h;
 }

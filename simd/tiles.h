@@ -13,6 +13,7 @@
 #define VB_TILES_H
 
 #include "simd/decode.h"
+#include "numbers/numbers.h"
 
 #include <string.h>
 
@@ -108,7 +109,6 @@ void tiled_fma_outer(const struct vector_loops *v, float *y, size_t ldy, const s
 
 /* --- what tiles.c and strips.c share --- */
 
-static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 static inline size_t weight_size(enum weight_type type)
 {

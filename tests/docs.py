@@ -157,12 +157,12 @@ def check_span(tree, path, number, span):
         token = token.strip(".,")
         if "NAME" in token:  # of what the reader will add
             continue
-        if "/" in token and re.match(r"(engine|ops|simd|reference|tools|tests|golden|docs|examples)/", token):
+        if "/" in token and re.match(r"(numbers|engine|ops|simd|reference|tools|tests|golden|docs|examples)/", token):
             if not tree.is_path(token):
                 wrong(path, number, f"there is no {token}")
         elif re.fullmatch(r"[\w-]+\.(c|h|py|sh|mk|table)", token) and token not in tree.names and token not in tree.all:
             wrong(path, number, f"there is no file {token}")
-    if re.match(r"(engine|ops|simd|reference|tools|tests|golden|docs|examples)/", span):
+    if re.match(r"(numbers|engine|ops|simd|reference|tools|tests|golden|docs|examples)/", span):
         return
     for word in re.findall(r"[A-Za-z_]\w{2,}", span):
         if word not in tree.words and not PLACEHOLDER.match(word) and "NAME" not in word:

@@ -11,7 +11,7 @@ tests=0
 # A copy of the tree, with links to the objects.
 tree=$work/tree
 mkdir -p "$tree/golden" "$tree/objects"
-cp -Rp engine ops simd reference tools tests "$tree"
+cp -Rp numbers engine ops simd reference tools tests "$tree"
 cp -p golden/*.h "$tree/golden"
 for folder in engine ops simd reference tools; do
     cp -Rs "$build/$folder" "$tree/objects"

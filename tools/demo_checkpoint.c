@@ -11,6 +11,7 @@
 
 #include "tools/cli/cli.h"
 #include "tools/demo.h"
+#include "numbers/numbers.h"
 
 /* The model has 22 layers of 14 million weights. */
 enum {
@@ -127,7 +128,7 @@ static void lay_out(struct layout *l)
 static void fill(uint16_t *block, size_t count, int is_vector, uint64_t *state)
 {
     for (size_t i = 0; i < count; i++) {
-        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        *state = lcg_next(*state);
         block[i] = is_vector ? 0x3f80 : (uint16_t)(*state >> 48 & 0x80ff) | 0x3c00;
     }
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tools/cli/cli.h"
+#include "numbers/numbers.h"
 
 #define MOST_SPLITS 8 /* the largest number of splits between CPU and GPU */
 #define MOST_ISAS 8 /* the largest number of instruction sets that are compared; no CPU has so many */
@@ -271,14 +272,12 @@ static struct verify_setting combine(const struct verify_choices *k, int draft, 
     return s;
 }
 
-static int most(int a, int b) { return a > b ? a : b; }
-
 /* Method after method: first as they come, then every other value once. */
 static int list_by_draft(struct verify_setting *list, const struct verify_choices *k)
 {
     int n = 0;
     for (int d = 0; d < k->num_drafts; d++)
-        for (int i = 0; i < most(most(k->num_threads, k->num_gpu), most(k->num_chunks, k->num_isa)); i++)
+        for (int i = 0; i < max_int(max_int(k->num_threads, k->num_gpu), max_int(k->num_chunks, k->num_isa)); i++)
             list[n++] = combine(k, d, i % k->num_threads, i % k->num_chunks, i % k->num_isa, i % k->num_gpu);
     return n;
 }
@@ -310,7 +309,7 @@ static int list_settings(struct verify_setting *list, const struct verify_choice
     for (int i = 0; i < 8; i++) {
         int of[5] = {k->num_drafts, k->num_threads, k->num_chunks, k->num_isa, k->num_gpu}, pick[5] = {0};
         for (int j = 0; j < (k->num_gpu > 1 ? 5 : 4); j++) {
-            random = random * 6364136223846793005u + 1442695040888963407u;
+            random = lcg_next(random);
             pick[j] = (int)((random >> 33) % (uint64_t)of[j]);
         }
         list[n++] = combine(k, pick[0], pick[1], pick[2], pick[3], pick[4]);

@@ -1,7 +1,7 @@
 /* engine/base/pages.c -- requests pages piece by piece, and chooses between huge and small pages by the time they
  * take. */
 #include "engine/base/pages.h"
-#include "engine/base/numbers.h"
+#include "engine/base/seconds.h"
 
 #include <sys/mman.h>
 

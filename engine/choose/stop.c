@@ -1,6 +1,6 @@
 /* engine/choose/stop.c -- one automaton per stop string (Knuth, Morris, Pratt 1977). */
 #include "engine/choose/stop.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <string.h>
 

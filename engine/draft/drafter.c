@@ -1,6 +1,6 @@
 /* engine/draft/drafter.c -- the list of drafters, and what they need. */
 #include "engine/draft/drafter.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/base/options.h"
 #include "engine/choose/sampler.h"
 #include "engine/pass/vocab.h"

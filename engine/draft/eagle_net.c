@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/pass/lead.h"
 #include "ops/linear.h"
 #include "ops/rmsnorm.h"

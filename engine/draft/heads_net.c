@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/pass/reads.h"
 
 struct heads_net { /* handed around as its first part */

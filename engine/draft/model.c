@@ -11,7 +11,7 @@
  * Memory: a cache of as many layers as the small model has, and its passes (vb_draft_memory). The timeline that it
  * reads ends at its max_position_embeddings; beyond, nothing is drafted. */
 #include "engine/draft/drafter.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
 

@@ -4,7 +4,7 @@
  * With convention chain-module=step, the modules take turns: draft j+1 is made by module j mod D, which has a cache of
  * its own. */
 #include "engine/draft/mtp.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 static int check_eagle(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {

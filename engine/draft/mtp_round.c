@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 /* One drafter's part of a round. */
 struct mtp_turn {

@@ -17,7 +17,7 @@
 
 #include "engine/pass/lead.h"
 #include "engine/draft/mtp.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/pass/session_file.h"
 
 enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, LOST, FIRST_PENDING, PENDING, NUMBERS };

@@ -6,7 +6,7 @@
  * In a tree, all nodes of a level have the same candidates: the best tokens of the level's head. */
 #include "engine/draft/heads_net.h"
 #include "engine/draft/mtp.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 static int longest(int *most, const vb_drafting *drafting, const vb_allocator *a, vb_error *err)
 {

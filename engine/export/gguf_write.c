@@ -3,7 +3,7 @@
  * A task decodes some rows of a tensor to f32, converts them to the new type, and writes them to their place in the
  * file. Tasks do not depend on each other. Each thread needs memory for a few rows only. */
 #include "engine/export/gguf_write_internal.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include "ops/op.h"
 #include "ops/quantize.h"

@@ -1,7 +1,7 @@
 /* engine/files/checkpoint_fingerprint.c -- a checksum that tells two checkpoints apart without reading all of them. */
 #include "engine/files/checkpoint_internal.h"
 #include "engine/base/hash64.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/base/crc64.h"
 
 #include <string.h>

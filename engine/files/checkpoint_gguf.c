@@ -22,7 +22,7 @@
  * becomes k_b_proj_transposed [H c, n]. An attn_k_b that is not quantized is transposed in a copy, which is k_b_proj [H
  * n, c]. */
 #include "engine/files/checkpoint_internal.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/files/gguf.h"
 #include "engine/files/tensor_names.h"
 #include "simd/decode.h"

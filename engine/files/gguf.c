@@ -1,7 +1,7 @@
 /* engine/files/gguf.c -- reads the header of a GGUF file. The header is not trusted: every number is checked against
  * the size of the file before it is used, and every name is checked before it is written to a message. */
 #include "engine/files/gguf.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/base/mapping.h"
 
 #include <stdio.h>

@@ -5,7 +5,8 @@
  * of memory. Each thread works on a few megabytes at a time. Pages of the file are released as soon as they have been
  * copied, so that memory contains little more than the copies. */
 #include "engine/model/model_internal.h"
-#include "engine/base/numbers.h"
+#include "engine/base/seconds.h"
+#include "numbers/numbers.h"
 #include "engine/base/pages.h"
 
 #include <math.h>
@@ -433,8 +434,6 @@ static int tell_bad(const struct making *m, vb_error *err)
 
 /* ---- all of them ---- */
 
-static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
-
 /* Releases the pages of the file from which rows [row, end) were made. */
 static void release(const struct binder *b, const struct model_copy *c, size_t row, size_t end)
 {
@@ -541,7 +540,7 @@ static size_t lay_out(struct making *m, double *cost)
         tasks += (c->result.rows + each - 1) / each;
         m->room = max_size(m->room, scratch_bytes(&c->result));
         m->total += bytes;
-        model->copied_bytes += round_up(bytes);
+        model->copied_bytes += round_up(bytes, 64);
         *cost += 4.0 * (double)c->result.rows * (double)c->result.cols;
     }
     return tasks;
@@ -554,7 +553,7 @@ static int make_all(struct making *m, size_t tasks, double cost)
     pages_close(&m->pages);
     for (size_t i = 0; i < model->num_copies; i++) { /* a file of copies contains the bytes between them, too */
         size_t bytes = weight_bytes(&model->copies[i].result);
-        memset(m->all + model->copies[i].at + bytes, 0, round_up(bytes) - bytes);
+        memset(m->all + model->copies[i].at + bytes, 0, round_up(bytes, 64) - bytes);
     }
     if (m->bad != SIZE_MAX)
         return tell_bad(m, m->b->err);

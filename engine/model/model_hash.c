@@ -1,6 +1,6 @@
 /* engine/model/model_hash.c -- a hash of all weights, at the speed of memory or of the disk. */
 #include "engine/base/hash64.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/model/model.h"
 #include "ops/op.h"
 

@@ -1,7 +1,8 @@
 /* engine/model/numa.c -- carries out the plan with calls of the kernel. Only this file uses libnuma. */
 #include "engine/base/options.h"
 #include "engine/model/model_internal.h"
-#include "engine/base/numbers.h"
+#include "engine/base/seconds.h"
+#include "numbers/numbers.h"
 #include "engine/model/numa.h"
 #include "ops/weights.h"
 

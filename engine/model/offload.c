@@ -11,6 +11,7 @@
 #include "ops/cuda/linear.h"
 #include "ops/cuda/operators.h"
 #include "ops/weights.h"
+#include "numbers/numbers.h"
 
 /* ---- the device ---- */
 
@@ -170,8 +171,6 @@ static void put(struct upload *u, const void *host, size_t bytes)
         u->progress(u->context, u->done, u->total > u->done ? u->total : u->done);
 }
 
-static size_t divided(size_t a, size_t b) { return (a + b - 1) / b; }
-
 /* Makes the scales of a view begin at those of its first row, so that the copy has no others. */
 static void begin_scales_at_row(struct weight_view *w)
 {
@@ -202,8 +201,8 @@ static void put_matrix(struct upload *u, struct weight_view *w)
     put(u, w->data, (w->rows - 1) * row_bytes(w) + weight_bytes(&last));
     if (w->scale)
         put(u, w->scale,
-            ((divided(w->scale_row + w->rows, w->block_rows) - 1) * w->scale_stride +
-             divided(w->scale_col + w->cols, w->block_cols)) *
+            ((divide_up(w->scale_row + w->rows, w->block_rows) - 1) * w->scale_stride +
+             divide_up(w->scale_col + w->cols, w->block_cols)) *
                 sizeof *w->scale);
     if (w->group_scale)
         put(u, w->group_scale,

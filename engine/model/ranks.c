@@ -2,6 +2,7 @@
 #include "engine/model/ranks.h"
 
 #include "simd/kernels.h"
+#include "numbers/numbers.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -156,12 +157,11 @@ const vb_rank_facts *ranks_account(struct vb_ranks *r)
     return all;
 }
 
-static size_t more(size_t a, size_t b) { return a > b ? a : b; }
-
 size_t ranks_longest_row(const struct config *c)
 {
     const struct dims *d = &c->dims;
-    return more(more(d->V, d->dense), more(d->H * more(d->n + d->r, d->v), d->expert * more(d->shared, 1))) + DOT_CHUNK;
+    size_t attention = d->H * max_size(d->n + d->r, d->v), experts = d->expert * max_size(d->shared, 1);
+    return max_size(max_size(d->V, d->dense), max_size(attention, experts)) + DOT_CHUNK;
 }
 
 int ranks_room(struct vb_ranks *r, size_t bytes, vb_error *err)

@@ -1,6 +1,6 @@
 /* engine/pass/kvcache.c -- appends tokens to a KV cache and removes them. */
 #include "engine/pass/kvcache.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <assert.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/pass/attend.h"
 #include "engine/pass/indexing.h"
 #include "engine/pass/layer.h"

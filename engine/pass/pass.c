@@ -1,7 +1,7 @@
 /* engine/pass/pass.c -- opens what passes have in hand. */
 #include "engine/pass/pass.h"
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/model/ranks.h"
 #include "engine/pass/offload.h"
 #include "engine/pass/runner.h"

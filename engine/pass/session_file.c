@@ -1,7 +1,7 @@
 /* engine/pass/session_file.c -- writes and reads the header, the sections and the checksums of a session file. */
 #include "engine/pass/session_file.h"
 #include "engine/pass/offload.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 #include "engine/pass/slot_lists.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <assert.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/attention.h"
 #include "ops/expanded.h"
 #include "ops/gqa.h"

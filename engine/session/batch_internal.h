@@ -3,7 +3,7 @@
 #ifndef VB_BATCH_INTERNAL_H
 #define VB_BATCH_INTERNAL_H
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/session/decode.h"
 #include "engine/session/kept.h"
 

@@ -1,7 +1,7 @@
 /* engine/session/decode.c -- which drafts stand; where a run ends. */
 #include "engine/session/decode.h"
 #include "engine/pass/offload.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <string.h>
 

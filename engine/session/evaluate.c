@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/pass/lead.h"
 #include "engine/draft/net.h"
 #include "engine/model/numa.h"

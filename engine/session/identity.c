@@ -1,7 +1,7 @@
 /* engine/session/identity.c -- a model in some sixty lines. */
 #include "engine/session/identity.h"
 #include "engine/base/hash64.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/base/decimal.h"
 #include "ops/cuda/device.h"
 

@@ -1,7 +1,7 @@
 /* engine/session/operator.c -- one operator in a workspace of its own. */
 #include "engine/session/operator.h"
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/model/numa.h"
 #include "engine/session/session.h"
 #include "simd/fpenv.h"

@@ -10,7 +10,7 @@
 #include "ops/arithmetic.h"
 #include "ops/cuda/device.h"
 #include "ops/onednn.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/weights.h"
 
 /* ---- kinds ---- */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "engine/base/seconds.h"
 #include "engine/session/prefill.h"
 
 /* A prompt whose rows are told may be finished before a token is chosen. */

@@ -3,7 +3,8 @@
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
 #include "engine/session/session.h"
-#include "engine/base/numbers.h"
+#include "engine/base/seconds.h"
+#include "numbers/numbers.h"
 
 #include <assert.h>
 #include <sched.h>

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/template/template_internal.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 /* ---- memory: blocks of one arena, given back together ------------------------------------------------------------ */
 

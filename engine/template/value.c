@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/template/template_internal.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 struct value value_string(struct template_text s) { return (struct value){V_STRING, {.s = s}}; }
 struct value value_bool(int yes) { return (struct value){V_BOOL, {.i = yes != 0}}; }

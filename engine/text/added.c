@@ -5,7 +5,7 @@
  * taken (not a single word, or a special token that is to be text) is stepped over whole. */
 #include "engine/text/tokenizer_internal.h"
 #include "engine/base/json.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * by their ids when their turn comes. So a word of n bytes costs n log n, also when it is 64 KB of one letter. */
 #include "engine/text/tokenizer_internal.h"
 #include "engine/base/hash64.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <string.h>
 

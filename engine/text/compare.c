@@ -3,7 +3,7 @@
  * file: all tables. */
 #include "engine/text/tokenizer_internal.h"
 #include "engine/base/hash64.h"
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/backward/gqa.h"
 #include "ops/backward/linear.h"
 #include "ops/backward/mlp.h"

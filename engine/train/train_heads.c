@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/backward/cross_entropy.h"
 #include "ops/backward/linear.h"
 #include "ops/backward/smooth_l1.h"

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/add.h"
 #include "ops/backward/embed.h"
 #include "ops/embed.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/add.h"
 #include "simd/fpenv.h"
 

@@ -2,7 +2,7 @@
  * operators. */
 #include "engine/train/train_eagle.h"
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/backward/adamw.h"
 #include "ops/backward/attention.h"
 #include "ops/backward/cross_entropy.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "ops/arithmetic.h"
 #include "ops/crew.h"
 

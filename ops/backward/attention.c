@@ -4,6 +4,7 @@
  * to all heads; what each of them adds to its gradient is summed at the end. The rows of a chain, which only one query
  * sees, have a region of their own. */
 #include "ops/backward/attention.h"
+#include "numbers/numbers.h"
 
 #include <math.h>
 #include <string.h>
@@ -35,8 +36,6 @@ struct attention_head {
     float *own;                                      /* [depth,key]: keys of a chain */
     void *scratch;
 };
-
-static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 /* Rows of an array, as weights of a kernel */
 static struct weight_view rows_of(const float *data, size_t rows, size_t cols, size_t stride)
@@ -91,13 +90,13 @@ static void back_query(const struct attention_head *x, size_t s, float *score, f
     float M = 0.0f, L = 0.0f, scale = x->p->a->scale;
     k->scale(score, scale, n);
     for (size_t t = 0, b = 0; t < n; t += BLOCK, b++) {
-        x->m[b] = k->softmax_block(score + t, score + t, at_most(n - t, BLOCK), &x->e[b]);
+        x->m[b] = k->softmax_block(score + t, score + t, min_size(n - t, BLOCK), &x->e[b]);
         M = b == 0 || x->m[b] > M ? x->m[b] : M;
     }
     for (size_t t = 0, b = 0; t < n; t += BLOCK, b++) {
         float e = kernel_expf(x->m[b] - M);
         L = fmaf(e, x->e[b], L);
-        k->scale(score + t, e, at_most(n - t, BLOCK));
+        k->scale(score + t, e, min_size(n - t, BLOCK));
     }
     k->divide(score, L, n);
     float D = k->dot(score, dp, n);
@@ -176,7 +175,7 @@ static void sum_dq(const struct attention_head *x, size_t s, size_t count)
     struct weight_view keys = rows_of(x->keys, s + 1, p->key, p->key);
     k->fma_rows[WEIGHT_F32](dq, ldq, &keys, 0, p->key, x->dp, ld, count, x->scratch);
     for (size_t i = 0; i < count; i += TILE) {
-        size_t n = at_most(count - i, TILE);
+        size_t n = min_size(count - i, TILE);
         struct weight_view more = rows_of(x->keys + (s + 1) * p->key, i, p->key, p->key);
         k->fma_rows_onto[WEIGHT_F32](dq + i * ldq, ldq, &more, 0, p->key, x->dp + i * ld + s + 1, ld, n, x->scratch);
         for (size_t j = i + 1; j < i + n; j++)
@@ -198,7 +197,7 @@ static void sum_queries(const struct attention_head *x, float *y, size_t ldy, co
     size_t ld = x->p->ld;
     k->fma_outer(y, ldy, w, factor, ld, s + 1, x->scratch);
     for (size_t t = s + 1, n; t < s + count; t += n) {
-        n = at_most(s + count - t, TILE);
+        n = min_size(s + count - t, TILE);
         size_t whole = t + n - 1 - s; /* the queries from here on see all tokens of the tile */
         for (size_t j = t; j + 1 < t + n; j++)
             for (size_t i = j - s; i < whole; i++)
@@ -228,7 +227,7 @@ static void one_head(void *arg, size_t task, int thread)
     x.own = x.e + p->ld / BLOCK + 1;
     load_head(&x);
     for (size_t s = 0, count; s < T; s += count) {
-        count = at_most(T - s, QUERIES);
+        count = min_size(T - s, QUERIES);
         struct weight_view q = rows_of(a->q + place(&x, s, p->key), count, p->key, H * p->key);
         struct weight_view dy = rows_of(a->dy + place(&x, s, V), count, V, H * V);
         probabilities(&x, s, count);

@@ -4,6 +4,7 @@
  * Inside, the queries of a group's heads are rows of one matrix: row s * (H / G) + j is query s of the group's head j.
  * In this order the sums of dk and dv take them. */
 #include "ops/backward/gqa.h"
+#include "numbers/numbers.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,8 +24,6 @@ struct gqa_back {
     float *memory;            /* [threads, pitch] */
     size_t pitch;
 };
-
-static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 static struct weight_view view_of(const float *data, size_t rows, size_t cols, size_t stride)
 {
@@ -61,7 +60,7 @@ static void back_row(const struct gqa_back *p, size_t group, size_t row, size_t 
           L = 0.0f;
     k->scale(score, p->a->scale, n);
     for (size_t t = 0, b = 0; t < n; t += BLOCK, b++) {
-        m[b * p->rows] = k->softmax_block(score + t, score + t, at_most(n - t, BLOCK), &e[b * p->rows]);
+        m[b * p->rows] = k->softmax_block(score + t, score + t, min_size(n - t, BLOCK), &e[b * p->rows]);
         M = b == 0 || m[b * p->rows] > M ? m[b * p->rows] : M;
     }
     for (size_t b = 0; b * BLOCK < n; b++) {
@@ -84,7 +83,7 @@ static void back_rows(void *arg, size_t task, int thread)
     const struct back_gqa *a = p->a;
     const struct kernels *k = p->cx->k;
     size_t D = a->dim, tiles = (p->rows + ROWS - 1) / ROWS, group = task / tiles;
-    size_t first = (tiles - 1 - task % tiles) * ROWS, count = at_most(p->rows - first, ROWS); /* the longest first */
+    size_t first = (tiles - 1 - task % tiles) * ROWS, count = min_size(p->rows - first, ROWS); /* the longest first */
     float *score = p->memory + (size_t)thread * p->pitch, *dp = score + ROWS * p->most, *x = dp + ROWS * p->most;
     float *packed_dy = x + ROWS * p->packed, *dq = packed_dy + ROWS * p->packed;
     const float *q = p->q + (group * p->rows + first) * D, *dy = p->dy + (group * p->rows + first) * D;
@@ -126,7 +125,7 @@ static void back_rows(void *arg, size_t task, int thread)
 /* How many of the rows [row, row + rows) come before those that see token t */
 static size_t masked_of(const struct gqa_back *p, size_t t, size_t row, size_t rows)
 {
-    return t * p->per > row ? at_most(t * p->per - row, rows) : 0;
+    return t * p->per > row ? min_size(t * p->per - row, rows) : 0;
 }
 
 /* P and g, with AT_ONCE numbers for each of the tokens [t, t + tokens): those of the rows [row, row + rows). x: room
@@ -175,7 +174,7 @@ static void back_tokens(void *arg, size_t task, int thread)
 {
     const struct gqa_back *p = arg;
     const struct back_gqa *a = p->a;
-    size_t D = a->dim, G = a->groups, group = task % G, t = task / G * TOKENS, tokens = at_most(p->T - t, TOKENS);
+    size_t D = a->dim, G = a->groups, group = task % G, t = task / G * TOKENS, tokens = min_size(p->T - t, TOKENS);
     float *P = p->memory + (size_t)thread * p->pitch, *g = P + TOKENS * AT_ONCE, *x = g + TOKENS * AT_ONCE;
     float *dk = a->dk + (t * G + group) * D, *dv = a->dv + (t * G + group) * D;
     void *scratch = op_kernel_scratch(p->cx, thread);
@@ -184,7 +183,7 @@ static void back_tokens(void *arg, size_t task, int thread)
         memset(dv + i * G * D, 0, D * sizeof *dv);
     }
     for (size_t row = t * p->per; row < p->rows; row += AT_ONCE) {
-        size_t rows = at_most(p->rows - row, AT_ONCE), at = (group * p->rows + row) * D;
+        size_t rows = min_size(p->rows - row, AT_ONCE), at = (group * p->rows + row) * D;
         probabilities(p, group, t, tokens, row, rows, P, g, x, scratch);
         add_rows(p, dk, p->q + at, g, t, tokens, row, rows, scratch);
         add_rows(p, dv, p->dy + at, P, t, tokens, row, rows, scratch);

@@ -1,4 +1,5 @@
 #include "ops/backward/linear.h"
+#include "numbers/numbers.h"
 
 #include <assert.h>
 
@@ -12,8 +13,6 @@ struct linear_back {
     size_t S, N, K;
 };
 
-static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
-
 static void columns_of_dx(void *arg, size_t task, int thread)
 {
     const struct linear_back *p = arg;
@@ -21,7 +20,7 @@ static void columns_of_dx(void *arg, size_t task, int thread)
     op_row_range(p->cx, p->K, 0, task, &c0, &c1);
     for (size_t s = 0; s < p->S; s += ROWS)
         p->cx->k->fma_rows_onto[p->w->type](p->out + s * p->K, p->K, p->w, c0, c1, p->dy + s * p->N, p->N,
-                                            at_most(p->S - s, ROWS), op_kernel_scratch(p->cx, thread));
+                                            min_size(p->S - s, ROWS), op_kernel_scratch(p->cx, thread));
 }
 
 void op_back_linear_x(const struct op_ctx *cx, float *dx, const float *dy, const struct weight_view *w, size_t S)
@@ -39,7 +38,7 @@ static void rows_of_dw(void *arg, size_t task, int thread)
     size_t n0, n1;
     op_row_range(p->cx, p->N, 0, task, &n0, &n1);
     for (size_t n = n0; n < n1; n += ROWS)
-        p->cx->k->fma_outer(p->out + n * p->K, p->K, &x, p->dy + n, p->N, at_most(n1 - n, ROWS),
+        p->cx->k->fma_outer(p->out + n * p->K, p->K, &x, p->dy + n, p->N, min_size(n1 - n, ROWS),
                             op_kernel_scratch(p->cx, thread));
 }
 

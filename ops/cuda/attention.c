@@ -1,4 +1,5 @@
 #include "ops/attention_blocks.h"
+#include "numbers/numbers.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/operators_internal.h"
 
@@ -34,7 +35,7 @@ static size_t bytes_of(const struct room *r)
 size_t cuda_attention_scratch(const struct attention *a, size_t S, size_t context)
 {
     struct room r = room_of(a, context);
-    return at_most(S * bytes_of(&r), at_least(bytes_of(&r), MOST_VALUES * sizeof(float)));
+    return min_size(S * bytes_of(&r), max_size(bytes_of(&r), MOST_VALUES * sizeof(float)));
 }
 
 static float *take(struct op_ctx *cx, size_t floats)
@@ -83,7 +84,7 @@ void cuda_attention(struct op_ctx *cx, float *y, const float *q, const struct ti
     (void)seen, (void)context;
     struct kv_layout layout = attention_rows(a);
     struct room r = room_of(a, a->longest);
-    size_t mark = op_mark(cx), most = at_most(S, at_least(1, MOST_VALUES * sizeof(float) / at_least(1, bytes_of(&r))));
+    size_t mark = op_mark(cx), most = min_size(S, max_size(1, MOST_VALUES * sizeof(float) / max_size(1, bytes_of(&r))));
     size_t ldq = attention_row_heads(a) * (a->nope + a->rope), ldy = attention_row_heads(a) * a->value;
     const struct row_place *rows = device_at(cx->device, a->places);
     if (!a->heads)
@@ -101,7 +102,7 @@ void cuda_attention(struct op_ctx *cx, float *y, const float *q, const struct ti
     q = device_at(cx->device, q);
     y = device_at(cx->device, y);
     for (size_t s = 0; s < S; s += most) {
-        args.S = at_most(most, S - s);
+        args.S = min_size(most, S - s);
         args.q = q + s * ldq;
         args.rows = rows + s;
         some_queries(cx, y + s * ldy, args.q, a, &args);

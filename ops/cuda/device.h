@@ -16,11 +16,9 @@
 #include <pthread.h>
 
 #include "ops/cuda/kernels.h"
+#include "numbers/numbers.h"
 
 struct device;
-
-/* How many parts of `by` things n things make, the last of which may have fewer: for numbers of blocks. */
-static inline size_t divide_up(size_t n, size_t by) { return (n + by - 1) / by; }
 
 /* A product of BF16 matrices, with sums in f32: y[s*ldy + n] = sum_k w[n*ldw + k] * x[s*ldx + k] for s < S and n < N.
  * All addresses are the device's, those of w and x are multiples of 16 bytes, and ldw and ldx are multiples of 8. */

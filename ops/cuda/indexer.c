@@ -1,12 +1,13 @@
 #include "ops/cuda/indexer.h"
 
 #include "ops/attention_blocks.h"
+#include "numbers/numbers.h"
 
 #define MOST_SCORES ((size_t)1 << 24) /* scores at once, but at least of one row. It changes no bit */
 
 static size_t rows_at_once(size_t S, size_t longest)
 {
-    return at_most(at_most(S, DEVICE_MOST_BLOCKS), at_least(1, MOST_SCORES / at_least(1, longest)));
+    return min_size(min_size(S, DEVICE_MOST_BLOCKS), max_size(1, MOST_SCORES / max_size(1, longest)));
 }
 
 static struct index_vectors vectors_of(struct device *g, const struct device_index *p)
@@ -40,7 +41,7 @@ void cuda_index_choose(struct op_ctx *cx, int32_t *slots, float *q, float *w, co
     device_run(g, index_queries, S, H, 1, .q = device_at(g, q), .w = device_at(g, w), .vectors = vectors_of(g, p),
                .of_heads = index_inverse_root(H), .bf16_weights = ix->bf16_weights);
     for (size_t s = 0; s < S; s += most) {
-        size_t some = at_most(most, S - s);
+        size_t some = min_size(most, S - s);
         args.q = device_at(g, q + s * H * ix->dim);
         args.w = device_at(g, w + s * H);
         args.rows = device_at(g, p->rows + s);

@@ -10,6 +10,7 @@
 
 #include "engine/verbatim.h"
 #include "tests/support/process.h"
+#include "numbers/numbers.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -74,7 +75,7 @@ static void find_prompt(char *text, size_t room)
     for (int i = 0; i < PROMPTS && !found; i++) {
         int32_t prompt[4];
         for (int j = 0; j < 4; j++) {
-            random = random * 6364136223846793005u + 1442695040888963407u;
+            random = lcg_next(random);
             prompt[j] = (int32_t)((random >> 33) % (uint64_t)vb_vocab_size(m));
         }
         found = goes_the_examples_way(m, prompt);

@@ -2,7 +2,7 @@
  * emulated one with a driver and a library of its own (tests/cuda/fake_driver.c, fake_cublas.c), or the one that
  * CHECKCUDA_DEVICE names.
  *     checkcuda_cublas [--speed]    --speed: measures products of 512 rows alone */
-#include "engine/base/numbers.h"
+#include "engine/base/seconds.h"
 #include "tests/cuda/wide.h"
 
 static struct device *opened; /* until it is closed */

@@ -2,7 +2,7 @@
  * that would be copied as a whole, whatever was done to the cache. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
-#include "engine/base/numbers.h"
+#include "numbers/numbers.h"
 #include "engine/draft/mtp.h"
 
 enum { CAPACITY = 60, LISTS = 5 };

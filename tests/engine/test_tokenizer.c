@@ -4,6 +4,7 @@
  * repository's root. */
 #include "engine/text/tokenizer.h"
 #include "engine/base/utf8.h"
+#include "numbers/numbers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -296,7 +297,7 @@ TEST(deepseek_r1_gives_the_ids_of_an_independent_encoder)
 
 static uint32_t random_below(uint64_t *state, uint32_t n)
 {
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    *state = lcg_next(*state);
     return (uint32_t)((*state >> 33) % n);
 }
 

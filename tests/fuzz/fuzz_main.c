@@ -15,6 +15,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "numbers/numbers.h"
+
 #define MOST_SECONDS 120 /* the longest input seen took 2, and 20 with sanitizers */
 #define MOST_MEMORY_MB 2048
 
@@ -29,10 +31,8 @@ static uint64_t state;
 
 static size_t below(size_t n) /* splitmix64 */
 {
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return n ? (size_t)((z ^ z >> 31) % n) : 0;
+    uint64_t z = splitmix64_next(&state);
+    return n ? (size_t)(z % n) : 0;
 }
 
 static void *get(size_t size)

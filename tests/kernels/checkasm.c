@@ -10,6 +10,7 @@
 #include "golden/sleef.h"
 #include "tests/support/guard.h"
 #include "tests/support/turn.h"
+#include "numbers/numbers.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -109,10 +110,8 @@ int wanted(enum kernel kernel) { return strstr(kernel_names[kernel], filter) && 
 
 uint64_t rng(void)
 {
-    uint64_t z = (rng_state += 0x9e3779b97f4a7c15u);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    uint64_t z = splitmix64_next(&rng_state);
+    return z;
 }
 
 size_t type_size(enum weight_type type) { return type == WEIGHT_F32 ? 4 : weight_is_byte(type) ? 1 : 2; }

@@ -1,11 +1,10 @@
 /* tests/kernels/checkasm_matrix.c -- the part of checkasm that compares matmul and fma_rows, for every type of
  * weights. */
 #include "tests/kernels/checkasm.h"
+#include "numbers/numbers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* The same of packed codes: any codes, and scales that are `kind`. Bytes of columns beyond the last are unreadable. */
 static struct weight_view random_i4_view(size_t rows, size_t cols, enum kind kind)
@@ -60,8 +59,8 @@ static struct weight_view random_view(enum weight_type type, size_t rows, size_t
         w.block_cols = 32 << below(3);
         w.scale_row = below(300);
         w.scale_col = below(10) * 32;
-        size_t last_row = (larger(rows, 1) - 1 + w.scale_row) / w.block_rows;
-        size_t last_col = (larger(cols, 1) - 1 + w.scale_col) / w.block_cols;
+        size_t last_row = (max_size(rows, 1) - 1 + w.scale_row) / w.block_rows;
+        size_t last_col = (max_size(cols, 1) - 1 + w.scale_col) / w.block_cols;
         w.scale_stride = last_col + 1 + below(3);
         size_t scales = last_row * w.scale_stride + last_col + 1;
         float *scale = ending_at_a_page(SLOT_SCALE, scales * sizeof *scale, 0);

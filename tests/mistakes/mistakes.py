@@ -24,7 +24,7 @@ import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIST = pathlib.Path("tests/mistakes/mistakes.txt")
-SOURCES = ["engine", "ops", "simd", "reference", "tests", "tools", "Makefile"]  # copied; the rest is linked
+SOURCES = ["numbers", "engine", "ops", "simd", "reference", "tests", "tools", "Makefile"]  # copied; the rest is linked
 HANGS = 900  # seconds: no test takes nearly as long, however busy the machine is
 
 

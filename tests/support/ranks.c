@@ -1,4 +1,5 @@
 #include "tests/support/ranks.h"
+#include "numbers/numbers.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -149,9 +150,7 @@ void note(struct notes *n, uint64_t value, const char *what, ...)
 void note_bytes(struct notes *n, const void *data, size_t size, const char *what, ...)
 {
     va_list args;
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ ((const unsigned char *)data)[i]) * 1099511628211u;
+    uint64_t hash = fnv1a_bytes(FNV1A_START, data, size);
     va_start(args, what);
     add(n, hash, what, args);
     va_end(args);

@@ -5,6 +5,7 @@
 #define VB_TEST_SCHEMAS_H
 
 #include "tools/serve/schema.h"
+#include "numbers/numbers.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -17,10 +18,8 @@ static uint64_t chance_state;
 
 static inline uint32_t chance(uint32_t n) /* splitmix64 */
 {
-    uint64_t z = chance_state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return n ? (uint32_t)((z ^ z >> 31) % n) : 0;
+    uint64_t z = splitmix64_next(&chance_state);
+    return n ? (uint32_t)(z % n) : 0;
 }
 
 /* ---- the judge ---- */

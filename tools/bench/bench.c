@@ -10,6 +10,7 @@
 
 #include "ops/onednn.h"
 #include "tools/bench/bench.h"
+#include "numbers/numbers.h"
 
 #define READ_BYTES ((size_t)512 << 20)
 
@@ -48,7 +49,7 @@ static void fill(uint16_t *data, size_t count, uint64_t seed)
 {
     size_t first = count < (size_t)1 << 20 ? count : (size_t)1 << 20, n;
     for (size_t i = 0; i < first; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        seed = lcg_next(seed);
         data[i] = (uint16_t)(seed >> 48 & 0x80ff) | 0x3c00; /* the stored exponent is 120 or 121; the bias is 127 */
     }
     for (; first < count; first += n) {
@@ -91,7 +92,7 @@ static int prepare(struct bench *b)
         return cli_fail(c, EXIT_OTHER, "no memory for %zu bytes to read", b->bytes);
     fill(b->data, b->bytes / sizeof(uint16_t), seed);
     for (size_t i = 0; i < b->text_count; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        seed = lcg_next(seed);
         b->text[i] = (int32_t)((seed >> 33) % (uint64_t)vb_vocab_size(c->model));
     }
     b->no_onednn = onednn_open(&b->onednn, b->threads);

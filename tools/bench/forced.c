@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "tools/bench/bench.h"
+#include "numbers/numbers.h"
 
 struct forced { /* passed as a pointer to struct drafter */
     const struct drafter_type *type;
@@ -26,10 +27,7 @@ static void observe(struct drafter *d, struct pass *pass, size_t pos, const int3
  * every round and for every K. */
 static double chance(size_t index)
 {
-    uint64_t z = index * 0x9e3779b97f4a7c15u + 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+    return (double)(splitmix64_at(0, index) >> 11) * 0x1p-53;
 }
 
 static int propose(struct drafter *d, struct pass *pass, int32_t *draft, int max, size_t *failed)

@@ -12,6 +12,7 @@
 #include "ops/onednn.h"
 #include "ops/weights.h"
 #include "tools/bench/bench.h"
+#include "numbers/numbers.h"
 
 #define READ_AT_LEAST 256e6 /* bytes of weights that a run with few rows reads at least: more than any CPU cache
                                holds */
@@ -31,8 +32,6 @@ static size_t matrix_bytes(const struct bench_item *i)
     struct weight_view w = shape_of(i);
     return weight_bytes(&w);
 }
-
-static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
 
 void bench_largest_matrix(const struct vb_model *m, size_t *N, size_t *K)
 {
@@ -111,16 +110,16 @@ static struct sizes sizes_of(const struct bench *b)
     for (size_t k = 0; k < b->count; k++) {
         const struct bench_item *i = &b->item[k];
         if (i->kind == BENCH_LINEAR) {
-            z.scratch = at_least(z.scratch, op_linear_scratch(i->rows, i->inputs));
-            z.x = at_least(z.x, i->rows * i->inputs);
-            z.y = at_least(z.y, i->rows * i->outputs);
-            z.block = at_least(z.block, matrix_bytes(i));
+            z.scratch = max_size(z.scratch, op_linear_scratch(i->rows, i->inputs));
+            z.x = max_size(z.x, i->rows * i->inputs);
+            z.y = max_size(z.y, i->rows * i->outputs);
+            z.block = max_size(z.block, matrix_bytes(i));
         } else if (i->kind == BENCH_ATTENTION) {
-            z.scratch = at_least(z.scratch, op_attention_scratch(&a, i->rows, i->depth, b->threads));
-            z.x = at_least(z.x, i->rows * a.heads * (a.nope + a.rope));
-            z.y = at_least(z.y, i->rows * a.heads * a.value);
-            z.depth = at_least(z.depth, i->depth);
-            z.block = at_least(z.block, i->depth * row);
+            z.scratch = max_size(z.scratch, op_attention_scratch(&a, i->rows, i->depth, b->threads));
+            z.x = max_size(z.x, i->rows * a.heads * (a.nope + a.rope));
+            z.y = max_size(z.y, i->rows * a.heads * a.value);
+            z.depth = max_size(z.depth, i->depth);
+            z.block = max_size(z.block, i->depth * row);
         }
     }
     return z;
@@ -133,7 +132,7 @@ int bench_ops_open(struct bench *b)
     size_t seen = op_scratch_bytes(BENCH_MOST_QUERIES * sizeof(struct timeline) / sizeof(float));
     if (z.block > b->bytes || z.x * sizeof(float) > b->bytes)
         return cli_fail(b->c, EXIT_OTHER, "a matrix or a cache of %zu bytes is more than this measures",
-                        at_least(z.block, z.x * sizeof(float)));
+                        max_size(z.block, z.x * sizeof(float)));
     size_t kernels = (size_t)b->threads * KERNEL_SCRATCH;
     size_t bytes = z.scratch + kernels + x + y + slots + seen + 64;
     if (posix_memalign(&b->memory, 64, bytes + crew_bytes(b->threads)))

@@ -1,19 +1,11 @@
 /* tools/dump/stats.c -- computes statistics of rows, and writes them as JSON. */
 #include "tools/dump/stats.h"
+#include "numbers/numbers.h"
 
 #include <math.h>
 #include <sha2.h>
 #include <stdint.h>
 #include <string.h>
-
-/* Output number i of splitmix64. */
-static uint64_t signs(uint64_t i)
-{
-    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 static void find_top(const double *x, size_t n, struct stats_row *s)
 {
@@ -45,7 +37,7 @@ void stats_of(const double *x, size_t n, struct stats_row *s)
         finite++;
         sum += x[i];
         squares += x[i] * x[i];
-        uint64_t bits = signs(i);
+        uint64_t bits = splitmix64_at(0, i);
         for (int p = 0; p < STATS_PROJECTIONS; p++)
             s->projection[p] += bits >> p & 1 ? -x[i] : x[i];
     }

@@ -19,6 +19,7 @@
 
 #include "tools/cli/cli.h"
 #include "tools/mpi/measure.h"
+#include "numbers/numbers.h"
 
 #define MOST_RANKS 1024
 #define POLLING 2e-3          /* for transport.polling */
@@ -103,7 +104,7 @@ static struct words read_words(int argc, char **argv)
 {
     const char *isa = NULL, *threads = NULL;
     int length;
-    struct words w = {.hash = 14695981039346656037u}; /* FNV-1a */
+    struct words w = {.hash = FNV1A_START};
     for (int i = 1, used; i < argc; i += used) {
         used = own_option(argc, argv, i, "--isa", &isa);
         if (!used)
@@ -111,7 +112,7 @@ static struct words read_words(int argc, char **argv)
         if (!used)
             used = own_option(argc, argv, i, "-t", &threads);
         for (const char *c = argv[i]; !used; c++) {
-            w.hash = (w.hash ^ (unsigned char)*c) * 1099511628211u;
+            w.hash = fnv1a_word(w.hash, (unsigned char)*c);
             if (!*c)
                 used = 1;
         }

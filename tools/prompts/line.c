@@ -1,6 +1,7 @@
 /* tools/prompts/line.c -- parses one line of a file of prompts, such as {"prompt": "Once", "max_tokens": 20, ...}. */
 #include "tools/cli/routes.h"
 #include "tools/prompts/prompts.h"
+#include "numbers/numbers.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -237,13 +238,13 @@ static int read_routes(const struct cli *c, struct prompt *p)
 static uint64_t hash_choices(uint64_t hash, const struct routes_array *choices)
 {
     for (size_t i = 0; i < choices->tokens * (size_t)choices->layers * (size_t)choices->width; i++)
-        hash = (hash ^ (uint32_t)choices->numbers[i]) * 1099511628211u;
+        hash = fnv1a_word(hash, (uint32_t)choices->numbers[i]);
     return hash;
 }
 
 uint32_t prompt_routes_hash(const struct prompt *p)
 {
-    uint64_t hash = hash_choices(hash_choices(14695981039346656037u, &p->experts), &p->kept); /* FNV-1a */
+    uint64_t hash = hash_choices(hash_choices(FNV1A_START, &p->experts), &p->kept);
     return (uint32_t)(hash ^ hash >> 32) | 1;
 }
 

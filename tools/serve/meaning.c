@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tools/serve/meaning_internal.h"
+#include "numbers/numbers.h"
 
 #define MOST_MARK 40 /* bytes of the longest marker, and more */
 
@@ -138,10 +139,7 @@ static void make_id(struct meaning_parser *m, const char *name, size_t size, lon
         m->last_number = number;
         return;
     }
-    uint64_t z = m->o.salt + 0x9e3779b97f4a7c15u * ((uint64_t)m->calls + 1); /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    snprintf(id, MEANING_ID, "call_%016" PRIx64, z ^ z >> 31);
+    snprintf(id, MEANING_ID, "call_%016" PRIx64, splitmix64_at(m->o.salt, (uint64_t)m->calls));
 }
 
 static void begin_call(struct meaning_parser *m, const char *name, size_t size, long number)

@@ -4,6 +4,7 @@
 
 #include "tools/serve/request_internal.h"
 #include "tools/serve/schema_calls.h"
+#include "numbers/numbers.h"
 
 #define MOST_TOOLS 1024
 
@@ -114,9 +115,9 @@ static int force_call(struct serve_job *job, const json_t *tools, const struct t
 /* Equal requests have calls with equal ids. */
 static uint64_t salt_of(const struct serve_job *job)
 {
-    uint64_t h = 14695981039346656037u ^ job->seed;
+    uint64_t h = FNV1A_START ^ job->seed;
     for (size_t i = 0; i < job->prompts[0].count; i++)
-        h = (h ^ (uint32_t)job->prompts[0].tokens[i]) * 1099511628211u;
+        h = fnv1a_word(h, (uint32_t)job->prompts[0].tokens[i]);
     return h;
 }
 

@@ -1,6 +1,7 @@
 /* tools/serve/schema_state.c -- what was read so far: a set of threads whose frames are numbered in the order in which
  * the threads use them, so that equal states are equal bytes. */
 #include "tools/serve/schema_internal.h"
+#include "numbers/numbers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,15 +126,8 @@ int schema_state_equal(const struct schema_state *a, const struct schema_state *
            (!a->w.frames || !memcmp(a->w.frame, b->w.frame, a->w.frames * sizeof *a->w.frame));
 }
 
-static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t size) /* FNV-1a */
-{
-    for (const unsigned char *p = bytes; size--; p++)
-        h = (h ^ *p) * 1099511628211u;
-    return h;
-}
-
 uint64_t schema_state_hash(const struct schema_state *state)
 {
-    uint64_t h = hash_bytes(14695981039346656037u, state->w.thread, state->w.threads * sizeof *state->w.thread);
-    return hash_bytes(h, state->w.frame, state->w.frames * sizeof *state->w.frame);
+    uint64_t h = fnv1a_bytes(FNV1A_START, state->w.thread, state->w.threads * sizeof *state->w.thread);
+    return fnv1a_bytes(h, state->w.frame, state->w.frames * sizeof *state->w.frame);
 }

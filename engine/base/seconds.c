@@ -1,5 +1,5 @@
-/* engine/base/numbers.c -- a clock. */
-#include "engine/base/numbers.h"
+/* engine/base/seconds.c -- a clock. */
+#include "engine/base/seconds.h"
 
 #include <time.h>
 
