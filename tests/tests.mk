@@ -302,7 +302,7 @@ serve-all: serve-programs
 	@tests/run.sh -l $(BUILD)/logs/serve $(run_serve)
 
 test-all: test arm64 tsan coverage fuzz ubsan crossbuild serve-all
-	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" "test_bits_all:$(BUILD)/tests/test_bits --all" "checkcuda_exp_all:$(BUILD)/tests/checkcuda_exp --all" $(foreach t,weights sessions taps faults,"test_ranks_$(t)_all:$(BUILD)/tests/test_ranks_$(t) --all") \
+	@tests/run.sh -l $(BUILD)/logs "abi:tests/api/abi.sh $(BUILD)" "test_properties_all:$(BUILD)/tests/test_properties --all" "test_bits_all:$(BUILD)/tests/test_bits --all" "checkcuda_exp_all:$(BUILD)/tests/checkcuda_exp --all" $(foreach t,weights sessions taps faults,"test_ranks_$(t)_all:$(BUILD)/tests/test_ranks_$(t) --all") \
 	    $(foreach t,$(SWEEPS),"all/$(notdir $t):$t") "mistakes/all:$(MISTAKES) --jobs 1" \
 	    "foreign/all:tests/foreign/run.sh score.py -v --goals f32:right=100,bf16:right=97,f16:right=98,tf32:right=98,fp8:right=95,clean=0 $(BUILD)/verbatim" \
 	    "foreign/hooks:tests/foreign/run.sh score.py -v --hooks --ranks 1 --only bf16 --goals bf16:right=96,clean=0 $(BUILD)/verbatim" \

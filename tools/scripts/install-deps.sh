@@ -13,7 +13,7 @@ if [ "${1:-}" = mpi ]; then
     packages="$packages $mpi"
 fi
 if [ "${1:-}" = test ]; then
-    packages="$packages $mpi libcmocka-dev g++ qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    packages="$packages $mpi libcmocka-dev abigail-tools g++ qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
         python3-numpy python3-pytest python3-pip locales"
 fi
 
