@@ -10,7 +10,7 @@ struct bundle {
     struct mlp_weights w;
     size_t count;        /* rows */
     struct op_packed x;  /* [count, d] */
-    float *h, *u;        /* [count, i] */
+    float *h, *u, *gate; /* [count, i]: silu(gate x) * (up x), up x, and gate x, which may be the array h */
     struct op_packed h_packed; /* [count, i] */
     float *y;            /* [count, d] */
     size_t after;        /* rows of gate_proj in all bundles after this one (down_proj has as many rows in each
@@ -70,12 +70,12 @@ static void gate_and_up(void *arg, size_t task, int thread)
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1, i = intermediate_of(b), begin = own_of(p->cx, b).begin;
     op_linear_range(p->cx, p->cx->arithmetic, rows_of(p->cx, b), b->after, task, &n0, &n1);
-    op_multiply_packed(p->cx, thread, b->h + begin, i, b->w.gate, n0, n1, &b->x, b->count);
+    op_multiply_packed(p->cx, thread, b->gate + begin, i, b->w.gate, n0, n1, &b->x, b->count);
     op_multiply_packed(p->cx, thread, b->u + begin, i, b->w.up, n0, n1, &b->x, b->count);
     for (size_t s = 0; s < b->count; s++) {
-        float *h = b->h + s * i + begin + n0;
-        p->cx->k->silu_mul(h, h, b->u + s * i + begin + n0, n1 - n0);
-        op_pack_part(p->cx, &b->h_packed, s, h, begin + n0, n1 - n0);
+        size_t at = s * i + begin + n0;
+        p->cx->k->silu_mul(b->h + at, b->gate + at, b->u + at, n1 - n0);
+        op_pack_part(p->cx, &b->h_packed, s, b->h + at, begin + n0, n1 - n0);
     }
 }
 
@@ -112,7 +112,8 @@ static struct hidden take_hidden(struct op_ctx *cx, struct bundle *bundles, size
     struct op_packed h_packed = op_take_packed(cx, forms, rows, i);
     for (size_t b = 0; b < count; first += bundles[b++].count) {
         bundles[b].h = h + first * i;
-        bundles[b].u = u + first * i;
+        bundles[b].u = bundles[b].w.kept_up ? bundles[b].w.kept_up : u + first * i;
+        bundles[b].gate = bundles[b].w.kept_gate ? bundles[b].w.kept_gate : bundles[b].h;
         bundles[b].h_packed = op_packed_from(&h_packed, first);
     }
     return (struct hidden){h_packed, rows};

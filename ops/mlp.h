@@ -17,6 +17,8 @@
  * rows. */
 struct mlp_weights {
     const struct weight_view *gate, *up, *down; /* [i,d], [i,d], [d,i] */
+    float *kept_gate, *kept_up; /* [S,i]: op_mlp, and op_moe for the shared expert, leave gate x and up x here, for a
+                                   backward pass; NULL: not. The CPU alone does it */
 };
 
 size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate);

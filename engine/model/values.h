@@ -76,6 +76,10 @@ enum pass_value {
     STREAM,          /* the residual stream: the output of the layer before, of eh_proj, or of the embedding */
     HIDDEN_STATES,   /* the hidden states that an MTP module takes */
     KEPT_TOKENS,     /* sparse attention: the positions to which a row attends; none in other models */
+    /* [S, i]: inside the MLP of a dense layer, or of the shared experts: gate x and up x. They are only kept (struct
+     * keep, engine/pass/pass.h) */
+    MLP_GATE,
+    MLP_UP,
     NO_VALUE
 };
 

@@ -72,14 +72,21 @@ static int is_expanded(const struct pass *p, size_t s)
 }
 
 /* Neighbouring rows with the same form of attention are computed together. */
-static void attend_by_form(struct pass *p, const struct attention *a)
+static int have_one_form(const struct pass *p, size_t s, size_t other)
+{
+    return is_expanded(p, s) == is_expanded(p, other) && p->rows[s].tail == p->rows[other].tail;
+}
+
+static void attend_by_form(struct pass *p, struct attention *a)
 {
     size_t ldq = a->row_heads * (a->nope + a->rope), ldy = a->row_heads * a->value, first = pass_heads(p).begin;
     const float *q = p->w.q + first * (a->nope + a->rope);
     float *y = p->w.heads + first * a->value;
     for (size_t s = 0, count; s < p->S; s += count) {
-        for (count = 1; s + count < p->S && is_expanded(p, s + count) == is_expanded(p, s);)
+        for (count = 1; s + count < p->S && have_one_form(p, s, s + count);)
             count++;
+        a->tail = p->rows[s].tail;
+        a->tail_slots = p->rows[s].tail_slots;
         (is_expanded(p, s) ? op_expanded : p->cx.op->attention)(&p->cx, y + s * ldy, q + s * ldq, p->w.seen + s, a,
                                                                 count, p->w.context);
     }

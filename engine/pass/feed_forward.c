@@ -7,12 +7,21 @@
 
 struct mlp_weights mlp_weights_of(const struct mlp *m)
 {
-    return (struct mlp_weights){&m->gate_proj, &m->up_proj, &m->down_proj};
+    return (struct mlp_weights){.gate = &m->gate_proj, .up = &m->up_proj, .down = &m->down_proj};
+}
+
+/* The MLP that every row goes through, and where its gate and up are kept. */
+static struct mlp_weights mlp_of_all(const struct pass *p, const struct mlp *m)
+{
+    struct mlp_weights w = mlp_weights_of(m);
+    w.kept_gate = step_kept(p, MLP_GATE);
+    w.kept_up = step_kept(p, MLP_UP);
+    return w;
 }
 
 void dense_mlp(struct pass *p)
 {
-    struct mlp_weights dense = mlp_weights_of(&p->l->mlp);
+    struct mlp_weights dense = mlp_of_all(p, &p->l->mlp);
     if (!step_begins(p, MLP_OUTPUT))
         return;
     p->cx.op->mlp(&p->cx, p->w.delta, p->w.normed, &dense, p->S);
@@ -84,7 +93,7 @@ static struct mlp_weights expert_weights(const void *moe, size_t e)
 void routed_experts(struct pass *p)
 {
     const struct config *c = &p->model->config;
-    struct mlp_weights shared = mlp_weights_of(&p->l->moe.shared_experts);
+    struct mlp_weights shared = mlp_of_all(p, &p->l->moe.shared_experts);
     struct moe_weights weights = {c->dims.E, c->dims.chosen, c->dims.expert, expert_weights, &p->l->moe,
                                   c->n_shared_experts ? &shared : NULL};
     if (!step_is_computed(p, MLP_OUTPUT))

@@ -26,21 +26,29 @@ static struct row_place place_of(const struct pass *p, const struct row *row)
                                .query_scale = query_scale(p, row)};
 }
 
-void runner_rows(struct pass *p)
-{
-    for (size_t s = 0; s < p->S; s++) {
-        p->w.ids[s] = p->rows[s].token;
-        op_rope_angles(p->w.cos_sin + s * p->rope.dim, &p->rope, p->rows[s].position);
-        p->w.places[s] = place_of(p, &p->rows[s]);
-    }
-}
-
 static void no_show(struct pass *p, float *array, size_t count) { (void)p, (void)array, (void)count; }
 
 struct side runner_side(const struct pass *p)
 {
     return (struct side){.places = p->w.places, .first_bad_layer = p->w.first_bad_layer, .choose_tokens = index_tokens,
                          .show = no_show};
+}
+
+void runner_begin(struct pass *p, const struct row *rows, size_t S, const struct mtp_module *module, int depth)
+{
+    p->rows = rows;
+    p->S = S;
+    p->module = module;
+    p->depth = depth;
+    p->l = module ? &module->layer : NULL;
+    p->layer = module ? p->model->config.num_hidden_layers + (int)(module - p->model->mtp) : -1;
+    p->cache_layer = 0;
+    p->side = runner_side(p);
+    for (size_t s = 0; s < S; s++) {
+        p->w.ids[s] = rows[s].token;
+        op_rope_angles(p->w.cos_sin + s * p->rope.dim, &p->rope, rows[s].position);
+        p->w.places[s] = place_of(p, &rows[s]);
+    }
 }
 
 /* ---- the target ---- */
@@ -138,19 +146,11 @@ const struct runner runner_cpu = {.target = target, .module = module, .head = ru
 static struct op_pass begin_pass(struct pass *p, const struct row *rows, size_t S, const struct mtp_module *module,
                                  int depth)
 {
-    p->rows = rows;
-    p->S = S;
-    p->module = module;
-    p->depth = depth;
-    p->l = module ? &module->layer : NULL;
-    p->layer = module ? p->model->config.num_hidden_layers + (int)(module - p->model->mtp) : -1;
-    p->cache_layer = 0;
-    p->side = runner_side(p);
     struct op_pass pass = op_begin_pass(&p->cx, module ? &p->module_pace : &p->pace, S);
     op_enter(&p->cx, PART_SMALL);
+    runner_begin(p, rows, S, module, depth);
     if (p->tapper)
         tapper_pass(p->tapper, p);
-    runner_rows(p);
     pass_watch(p, PASS_BEGINS);
     return pass;
 }
@@ -181,7 +181,7 @@ void forward_mtp(struct pass *p, const struct mtp_module *module, int depth, con
     p->given = g;
     p->runner->module(p);
     const float *handed = p->model->config.conventions.value[DRAFT_HIDDEN] ? p->w.x : g;
-    if (next != handed)
+    if (next && next != handed)
         memcpy(next, handed, S * p->model->config.dims.d * sizeof *handed);
     end_pass(p, &pass);
 }

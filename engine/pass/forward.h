@@ -16,8 +16,9 @@ int forward_target(struct pass *p, const struct row *rows, size_t S);
 /* Runs the MTP module of one depth on S rows (docs/SEMANTICS.md, "MTP module k"). It computes x = eh_proj
  * [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], y = decoder_layer(x), and g = shared_head.norm(y). The output head of the
  * module reads g. `next` is the input of the next depth. It is a copy of g, or of y with convention
- * draft-hidden=pre-norm. h, g and next are [S, d], and `next` may be the same array as h. The cache of each
- * row's sequence has one layer. Parallel heads and EAGLE heads have another input, or no norm (engine/pass/layer.c). */
+ * draft-hidden=pre-norm. h, g and next are [S, d]. `next` may be the same array as h, or NULL: nobody needs it. The
+ * cache of each row's sequence has one layer. Parallel heads and EAGLE heads have another input, or no norm
+ * (engine/pass/layer.c). */
 void forward_mtp(struct pass *p, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 

@@ -367,18 +367,13 @@ static void begin_pass(struct alone *o)
 {
     const struct vb_model *m = o->p->model;
     struct pass *p = o->p;
-    int L = m->config.num_hidden_layers, layer = o->k->layer;
-    p->rows = o->rows;
-    p->S = o->k->S;
-    p->module = layer >= L ? &m->mtp[(layer - L) % m->num_mtp] : NULL;
-    p->depth = layer >= L ? layer - L : -1;
-    p->l = p->module ? &p->module->layer : layer >= 0 ? &m->layers[layer] : NULL;
-    p->layer = layer;
-    p->cache_layer = 0;
-    p->side = runner_side(p);
-    for (size_t s = 0; s < p->S && value_table[o->value].inputs[0].from[0] == ROW_TOKENS; s++)
+    int L = m->config.num_hidden_layers, layer = o->k->layer, is_module = layer >= L;
+    for (size_t s = 0; s < o->k->S && value_table[o->value].inputs[0].from[0] == ROW_TOKENS; s++)
         o->rows[s].token = (int32_t)o->k->in[0][s];
-    runner_rows(p);
+    runner_begin(p, o->rows, o->k->S, is_module ? &m->mtp[(layer - L) % m->num_mtp] : NULL, is_module ? layer - L : -1);
+    p->layer = layer;
+    if (layer >= 0 && !is_module)
+        p->l = &m->layers[layer];
 }
 
 int operator_compute(struct pass *p, const struct operator_call *k, vb_error *err)

@@ -12,11 +12,10 @@ _Static_assert(PASS_PARTS <= OP_CLOCK_PARTS, "a clock has room for all parts");
 
 static void keep(struct pass *p, enum pass_value v, int layer, float *to, size_t pitch)
 {
-    p->keep[p->keeps++] = (struct keep){v, layer, to, pitch};
+    p->for_drafters[p->keeps++] = (struct keep){v, layer, to, pitch};
 }
 
-int pass_open(struct pass *p, const struct vb_model *m, const struct kernels *k, int threads, size_t max_rows,
-              size_t max_logit_rows, size_t context, int expands, vb_error *err)
+void pass_set_up(struct pass *p, const struct vb_model *m, const struct kernels *k, int threads, size_t context)
 {
     const struct config *c = &m->config;
     const unsigned char *convention = c->conventions.value;
@@ -28,6 +27,7 @@ int pass_open(struct pass *p, const struct vb_model *m, const struct kernels *k,
 
     *p = (struct pass){.model = m, .runner = &runner_cpu, .scale = config_attention_scale(&effective),
                        .only = NO_VALUE};
+    p->keep = p->for_drafters;
     p->cx.k = k;
     p->cx.threads = p->cx.most_threads = threads;
     p->cx.op = &operators_cpu;
@@ -42,6 +42,13 @@ int pass_open(struct pass *p, const struct vb_model *m, const struct kernels *k,
         p->prefetch = watch_prefetch();
         p->watchers = &p->prefetch;
     }
+}
+
+int pass_open(struct pass *p, const struct vb_model *m, const struct kernels *k, int threads, size_t max_rows,
+              size_t max_logit_rows, size_t context, int expands, vb_error *err)
+{
+    const struct config *c = &m->config;
+    pass_set_up(p, m, k, threads, context);
     int code = workspace_open(&p->w, m, max_rows, max_logit_rows, context, expands, err);
     if (code)
         return code;

@@ -16,14 +16,15 @@
 struct pass;
 struct tapper;
 
-/* A value that passes keep for somebody: row s of value `value` of layer `layer` is copied to `to` + s * pitch. */
+/* Numbers that passes keep for somebody: after value `value` of layer `layer`, row s of the array that holds it is
+ * copied to `to` + s * pitch. */
 struct keep {
     enum pass_value value;
     int layer; /* number in the checkpoint; -1 for a value outside of the layers */
     float *to;
     size_t pitch;
 };
-#define PASS_KEEPS 8
+#define PASS_KEEPS 8 /* for drafters */
 
 /* Where the operators of the next steps compute. */
 struct side {
@@ -69,8 +70,9 @@ struct pass {
     uint32_t number;               /* with several ranks: the number by which rank 0 names this struct */
     int draft_stopped;             /* nonzero: `stop` ended a pass of a draft model; session_draft_stopped clears this
                                       flag */
-    struct keep keep[PASS_KEEPS];
+    const struct keep *keep;       /* [keeps]: for_drafters, or the list of whoever runs the pass */
     size_t keeps;
+    struct keep for_drafters[PASS_KEEPS];
 
     /* the pass that is being computed */
     const struct row *rows;           /* [S] */
@@ -87,6 +89,9 @@ struct pass {
                                          them */
 };
 
+/* Sets what passes need besides memory: workspace_open makes it, and cx has no scratch yet. `context` is as in
+ * pass_open. */
+void pass_set_up(struct pass *p, const struct vb_model *m, const struct kernels *k, int threads, size_t context);
 /* Opens what passes of up to max_rows rows need (workspace_open), for kernels k and this many threads. `expands` is
  * nonzero if rows may have attention in the expanded form. The caller closes it with pass_close. */
 int pass_open(struct pass *p, const struct vb_model *m, const struct kernels *k, int threads, size_t max_rows,

@@ -39,6 +39,8 @@ struct row {
     struct kept_tokens *keep;      /* receives the tokens to which attention attends; NULL: nobody wants them */
     const struct kept_tokens *use; /* if the row sees more than index_topk tokens, it attends to these; NULL or none:
                                       its indexer chooses */
+    size_t tail;               /* with `expanded`: the row attends to so many more tokens, after tokens 0..index */
+    const int32_t *tail_slots; /* [tail]: their slots. The lists of neighbouring rows follow each other in memory */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in
                              a tree, the row attends to the committed tokens, to the draft's ancestors and to the draft
                              itself. NULL: cache->slots */

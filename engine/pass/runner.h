@@ -7,8 +7,9 @@
 /* This process computes everything with its CPU. */
 extern const struct runner runner_cpu;
 
-/* Before a pass: what each row reads and where its cache rows are. */
-void runner_rows(struct pass *p);
+/* Before a pass of the target (module NULL, depth -1), or of a module: what each row reads and where its cache rows
+ * are. The CPU computes the steps. */
+void runner_begin(struct pass *p, const struct row *rows, size_t S, const struct mtp_module *module, int depth);
 /* Where operators of the CPU compute (struct side). */
 struct side runner_side(const struct pass *p);
 

@@ -59,16 +59,29 @@ int step_begins(struct pass *p, enum pass_value v)
     return 1;
 }
 
+/* Returns the first entry for value v of the present layer, from k on; NULL: there is none. */
+static const struct keep *kept_from(const struct pass *p, const struct keep *k, enum pass_value v)
+{
+    for (; k < p->keep + p->keeps; k++)
+        if (k->value == v && k->layer == p->layer)
+            return k;
+    return NULL;
+}
+
 static void keep(struct pass *p, enum pass_value v)
 {
-    for (const struct keep *k = p->keep; k < p->keep + p->keeps; k++) {
-        if (k->value != v || k->layer != p->layer)
-            continue;
+    for (const struct keep *k = p->keep; (k = kept_from(p, k, v)); k++) {
         struct value_shape shape = value_shape(v, &p->model->config);
-        float *from = step_array(p, v);
+        float *from = step_array(p, v) - shape.at;
         p->side.show(p, from, p->S * shape.pitch);
-        copy_rows(k->to, k->pitch, from, shape.pitch, shape.inner, p->S);
+        copy_rows(k->to, k->pitch, from, shape.pitch, shape.pitch, p->S);
     }
+}
+
+float *step_kept(const struct pass *p, enum pass_value v)
+{
+    const struct keep *k = kept_from(p, p->keep, v);
+    return k ? k->to : NULL;
 }
 
 /* If somebody wants to see the values, each rank gets those of the other ranks' attention heads. */

@@ -34,6 +34,10 @@ int step_is_computed(const struct pass *p, enum pass_value v);
 int step_begins(struct pass *p, enum pass_value v);
 void step_ends(struct pass *p, enum pass_value v);
 
+/* Where somebody keeps this value of the present layer; NULL: nowhere. For MLP_GATE and MLP_UP, which operators write
+ * there. */
+float *step_kept(const struct pass *p, enum pass_value v);
+
 /* The array of a value, from its row 0 on. */
 float *step_array(const struct pass *p, enum pass_value v);
 

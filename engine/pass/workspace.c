@@ -17,7 +17,8 @@ static size_t attention_scratch(const struct workspace *w, const struct config *
     size_t S = w->max_rows;
     struct gqa grouped = {.heads = c->dims.H, .groups = c->dims.G, .dim = c->dims.v};
     struct attention mla = {.heads = c->dims.H, .nope = c->dims.n, .rope = c->dims.r,
-                            .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type};
+                            .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type,
+                            .tail = w->tail};
     if (config_attention(c, 0) == ATTENTION_GQA)
         return op_gqa_scratch(&grouped, threads);
     size_t absorbed = op_attention_scratch(&mla, S, w->context, threads);

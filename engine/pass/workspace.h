@@ -13,6 +13,8 @@ struct workspace {
     const vb_allocator *allocator;
     size_t max_rows, context, max_logit_rows;
     int expands;                   /* nonzero: passes may have rows with attention in the expanded form */
+    size_t tail;                   /* the longest tail of a row; 0, unless the caller of workspace_open sets it, before
+                                      workspace_scratch */
     float *x, *normed, *delta;     /* [rows, d]: the residual stream, its RMSNorm, and the output of attention or MLP */
     float *q_a, *q, *kv_a, *heads; /* [rows, q], [rows, H(n+r)], [rows, c+r], [rows, Hv]. GQA: in kv_a, keys [Gr] and
                                       then values [Gv] */

@@ -322,7 +322,7 @@ static void depth_back(struct vb_trainer *t, int k, const struct train_sums *sum
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k], *next = &e->depth[k + 1];
     size_t S = x->S, d = e->d;
-    struct mlp_weights weights = {&e->mlp.gate.w, &e->mlp.up.w, &e->mlp.down.w};
+    struct mlp_weights weights = {.gate = &e->mlp.gate.w, .up = &e->mlp.up.w, .down = &e->mlp.down.w};
     double known = 0;
     clear(e->dy, S * d);
     float *dhanded = e->norms.norm_output ? x->dg : e->dy;

@@ -50,9 +50,7 @@ struct train_rows {
     size_t S, *first;         /* [sequences + 1] */
     int32_t *tokens, *labels; /* [S]: tokens whose embeddings they read; tokens that they predict, or -1: they have no
                                  loss */
-    float *cos_sin;           /* [S, r] */
-    struct row_place *places; /* [S] */
-    struct timeline *seen;    /* [S] */
+    struct row *list;         /* [S]: for the forward pass */
     size_t depth;             /* k: of aligned depths, each row attends to a tail of k rows, those of the depths 1..k at
                                  its place */
     int32_t *tail_slots;      /* [S, k]: their slots; NULL: depths are not aligned */
@@ -71,37 +69,35 @@ struct kept_values {
     float *x;          /* [S, d]: the input of the layer */
     float *q_a;        /* [S, q]: before the norm */
     float *q;          /* [S, H(n+r)]: rotated and scaled */
-    float *kv_a, *kv_n; /* [S, c+r]: before the norm and RoPE, and after them */
+    float *kv_a;       /* [S, c+r]: before the norm and RoPE; after them, they are in the cache of the rows */
     float *heads;      /* [S, Hv] */
     float *middle;     /* [S, d]: after attention */
     float *gate, *up;  /* [S, i]: of the dense MLP or the shared expert */
-    float *scores, *weights; /* [S, E], [S, chosen]: the router's logits, and the weights of the chosen experts */
-    int32_t *experts;  /* [S, chosen] */
+    float *scores;     /* [S, E]: the router's logits */
+    size_t cache_layer; /* the layer's number in the cache */
 };
+#define KEPT_VALUES ((size_t)9) /* arrays of a layer */
 
 struct train_depth {
     struct train_rows rows;
     struct kept_values kept;
+    struct keep *keep;     /* [KEPT_VALUES + 1]: what its forward pass keeps */
     float *taken, *y, *g;  /* [S, d]: the hidden states that it takes; after its layer; after shared_head.norm */
     float *dg, *dembed;    /* [S, d]: gradients of g by its own loss, and of the embeddings */
 };
 
 /* Arrays that every layer uses in turn. */
 struct train_shared {
-    void *cache;               /* [S] cache rows of one layer, or [depths, S] if depths are aligned */
-    int32_t *slots;            /* [S]: 0, 1, 2 .. */
-    float *normed, *delta;     /* [S, d] */
-    float *q_n, *dq_n, *dq_a;  /* [S, q] */
+    int32_t *slots;            /* [depths, S], or [S] without depths: 0, 1, 2 .. */
+    float *dq_n, *dq_a;        /* [S, q] */
     float *dq;                 /* [S, H(n+r)] */
     float *latent, *dlatent;   /* [S, c] */
     float *dkv_a;              /* [S, c+r] */
     struct expanded_rows expanded;
     float *dheads;             /* [S, Hv] */
     float *dnormed;            /* [S, d] */
-    float *product;            /* [S, i] */
     float *dscores, *dweights; /* [S, E], [S, chosen] */
-    float *concat, *dconcat;   /* [S, 2d] */
-    float *embedding;          /* [S, d] */
+    float *dconcat;            /* [S, 2d] */
     float *dx, *dtaken;        /* [S, d] */
     float *z, *target_z;       /* [head_rows, V]; target_z only if rows learn from the target */
     float *decoded;            /* [DECODED_ROWS, d]: rows of a quantized head */
@@ -121,8 +117,13 @@ struct vb_trainer {
     struct op_ctx cx;
     struct crew *crew;
     void *crew_memory;
-    struct rope rope;
-    float scale;
+
+    struct vb_model trained, trained_heads; /* views of the trainer's weights, for the forward pass (train_model.c): the
+                                               target and its modules; parallel heads */
+    struct pass pass;                       /* computes them, and has the memory of the backward pass for one layer */
+    struct kvcache cache, depth_cache;      /* the latents of a micro-batch: [layers] of the target; one layer, of row s
+                                               of depth k in slot k room + s */
+    size_t forward_scratch;                 /* bytes that the operators of the forward pass need */
 
     enum target_rows takes; /* the rows of the frozen model that the trained part reads */
     size_t width;           /* the length of such a row */
@@ -148,6 +149,7 @@ struct vb_trainer {
     float *angles;                /* [longest + depths + 1, r] */
     struct train_rows rows;       /* of the target */
     struct kept_values *kept;     /* [layers] */
+    struct keep *keep;            /* [KEPT_VALUES layers + 2]: what the forward pass of the target keeps */
     float *last;                  /* [S, d]: the output of the last layer; only with TRAIN_MODEL */
     float *hidden;                /* [S, width]: the rows of the frozen model that the part takes; with TRAIN_MODEL, [S,
                                      d] after model.norm */
@@ -183,6 +185,22 @@ struct maker {
 int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols,
               const struct weight_view *matrix, const float *vector);
 
+/* Memory that train_free_tensors frees, filled with 0; NULL after an error. */
+void *train_take(struct maker *b, size_t count, size_t size);
+
+/* ---- train_model.c ---- */
+
+/* Sets t->trained and t->trained_heads from the trainer's weights. */
+int train_make_model(struct maker *b);
+/* Opens the memory of the forward pass, for t->room tokens. After an error, too, train_close_pass closes it. */
+int train_open_pass(struct vb_trainer *t, vb_error *err);
+void train_close_pass(struct vb_trainer *t);
+/* The model whose modules compute the depths. */
+static inline const struct vb_model *train_drafts(const struct vb_trainer *t)
+{
+    return t->o.heads ? &t->trained_heads : &t->trained;
+}
+
 /* ---- train_step.c ---- */
 
 /* Whether no number of x [n] is infinite or NaN. */
@@ -206,15 +224,11 @@ int train_reserve(struct vb_trainer *t, size_t tokens, size_t longest, size_t se
  * continue them. */
 void train_layer_expand(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
                         const struct kept_values *k, struct expanded_rows *e);
-/* Computes y [S, d], the output of a layer, from k->x, and sets the other values of *k. */
-void train_layer_forward(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
-                         struct kept_values *k, float *y);
 /* Computes out [S, d], and keeps gate and up [S, i]. It has the bits of op_mlp. product: scratch [S, i] */
 void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up, float *product, const float *x,
                        const struct train_mlp *w, size_t S);
-/* Adds the experts that the rows chose to l->load. */
-void train_layer_count(struct train_layer *l, const struct kept_values *k, size_t chosen, size_t S);
-/* dx [S, d]: the gradient of the layer's output becomes that of its input. k->gate and k->up are overwritten. */
+/* dx [S, d]: the gradient of the layer's output becomes that of its input. k->gate and k->up are overwritten. The
+ * experts that the rows chose are added to l->load. */
 void train_layer_back(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows,
                       const struct kept_values *k, float *dx);
 /* A linear layer and a norm of the trainer: dx is continued, and so is the gradient of the weights if they have one. */
@@ -290,8 +304,8 @@ void train_backward(struct vb_trainer *t, const struct train_sums *sums);
 /* Whether options.part and options.heads agree, and the heads fit the model. */
 int train_check_heads(const struct vb_model *m, const struct trainer_options *o, vb_error *err);
 
-/* Computes the values of parallel head k. */
-void train_parallel_forward(struct vb_trainer *t, int k);
+/* The rows of the target that parallel heads read. Sets *stride to their distance. */
+const float *train_trunk(const struct vb_trainer *t, size_t *stride);
 /* From depth[k].dg to the gradients of the head's weights, and to t->dtrunk, which is continued. */
 void train_parallel_back(struct vb_trainer *t, int k);
 

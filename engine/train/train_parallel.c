@@ -1,5 +1,4 @@
-/* engine/train/train_parallel.c -- parallel heads of a micro-batch, forward and backward (docs/SEMANTICS.md, "Parallel
- * heads").
+/* engine/train/train_parallel.c -- parallel heads of a micro-batch (docs/SEMANTICS.md, "Parallel heads").
  *
  *     x_i = z_i,   y = decoder_layer_k(x),   logits = lm_head(model.norm(y)), which predict tok[i+k+2]
  *
@@ -10,7 +9,6 @@
 #include <string.h>
 
 #include "ops/add.h"
-#include "ops/rmsnorm.h"
 
 /* ---- what is refused ---- */
 
@@ -81,27 +79,13 @@ int train_check_heads(const struct vb_model *m, const struct trainer_options *o,
 
 /* ---- forward and backward ---- */
 
-/* z [S, d], and the distance of its rows */
-static const float *trunk(const struct vb_trainer *t, size_t *stride)
+const float *train_trunk(const struct vb_trainer *t, size_t *stride)
 {
     size_t d = t->c->dims.d;
     *stride = t->layers ? d : t->width;
     if (t->layers)
         return t->heads.after_last ? t->last : t->kept[t->c->dims.layers - 1].x;
     return t->hidden + (t->heads.after_last ? d : 0);
-}
-
-void train_parallel_forward(struct vb_trainer *t, int k)
-{
-    struct train_depth *x = &t->depth[k];
-    const struct train_module *w = &t->mtp[k];
-    size_t d = t->c->dims.d, stride;
-    const float *z = trunk(t, &stride);
-    for (size_t q = 0; q < t->sequences; q++)
-        for (size_t i = 0; i < train_rows_of(x->rows.first, q); i++)
-            memcpy(x->kept.x + (x->rows.first[q] + i) * d, z + (t->rows.first[q] + i) * stride, d * sizeof *z);
-    train_layer_forward(t, &w->layer, &x->rows, &x->kept, x->y);
-    op_rmsnorm(&t->cx, x->g, d, x->y, d, train_vector(&w->norm), x->rows.S, d, (float)t->c->rms_norm_eps);
 }
 
 void train_parallel_back(struct vb_trainer *t, int k)
@@ -112,7 +96,6 @@ void train_parallel_back(struct vb_trainer *t, int k)
     float *dx = t->shared.dx;
     memset(dx, 0, S * d * sizeof *dx);
     train_back_norm(t, dx, x->dg, d, x->y, d, &w->norm, S, t->c->rms_norm_eps);
-    train_layer_count(&w->layer, &x->kept, t->c->dims.chosen, S);
     train_layer_back(t, &w->layer, &x->rows, &x->kept, dx);
     for (size_t q = 0; t->layers && !t->loss.detached && q < t->sequences; q++)
         op_add(&t->cx, t->dtrunk + t->rows.first[q] * d, dx + x->rows.first[q] * d,

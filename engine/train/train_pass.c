@@ -4,12 +4,11 @@
 
 #include <string.h>
 
+#include "engine/pass/layer.h"
+#include "engine/pass/runner.h"
 #include "numbers/numbers.h"
 #include "ops/add.h"
 #include "ops/backward/embed.h"
-#include "ops/embed.h"
-#include "ops/linear.h"
-#include "ops/rmsnorm.h"
 
 /* How far RoPE's position of row i of depth k is from i. */
 static size_t shift_of(const struct vb_trainer *t, int k)
@@ -22,25 +21,27 @@ static size_t shift_of(const struct vb_trainer *t, int k)
  * 1..k. */
 static void align(const struct vb_trainer *t, struct train_rows *rows, size_t s, size_t q, size_t i)
 {
-    rows->places[s].slot = (int32_t)(rows->depth * t->room + s);
-    rows->seen[s].slots = t->shared.slots + t->depth[0].rows.first[q];
+    int32_t *slots = rows->tail_slots + s * rows->depth;
+    rows->list[s].slots = t->shared.slots + t->depth[0].rows.first[q];
+    rows->list[s].tail = rows->depth;
+    rows->list[s].tail_slots = slots;
     for (size_t m = 1; m <= rows->depth; m++)
-        rows->tail_slots[s * rows->depth + m - 1] = (int32_t)(m * t->room + t->depth[m].rows.first[q] + i);
+        slots[m - 1] = (int32_t)(m * t->room + t->depth[m].rows.first[q] + i);
 }
 
 void train_set_rows(struct vb_trainer *t, struct train_rows *rows, int k)
 {
-    size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = shift_of(t, k), s = 0;
+    size_t ahead = (size_t)(k + 1), shift = shift_of(t, k), s = 0;
+    const int32_t *slots = t->shared.slots + (k < 0 ? 0 : (size_t)k * t->room);
     for (size_t q = 0; q < t->sequences; q++) {
         const struct training_sequence *x = t->batch[q];
         rows->first[q] = s;
         for (size_t i = 0; i + ahead + 1 < x->count; i++, s++) {
             rows->tokens[s] = x->tokens[i + ahead];
             rows->labels[s] = train_is_label(x, i + ahead + 1) ? x->tokens[i + ahead + 1] : -1;
-            memcpy(rows->cos_sin + s * r, t->angles + (i + shift) * r, r * sizeof *rows->cos_sin);
-            rows->places[s] = (struct row_place){.rows = t->shared.cache, .slot = (int32_t)s,
-                                                  .query_scale = config_query_scale(t->c, (int)(i + shift))};
-            rows->seen[s] = (struct timeline){t->shared.cache, t->shared.slots + rows->first[q], i + 1};
+            rows->list[s] = (struct row){.cache = k < 0 ? &t->cache : &t->depth_cache, .token = rows->tokens[s],
+                                         .slot = slots[s], .index = (int32_t)i, .position = (int32_t)(i + shift),
+                                         .expanded = 1, .slots = slots + rows->first[q]};
             if (rows->tail_slots)
                 align(t, rows, s, q, i);
         }
@@ -55,7 +56,7 @@ struct taking {
 
 static struct taking taking_of(const struct vb_trainer *t, int k)
 {
-    return (struct taking){k ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows};
+    return (struct taking){k && !t->o.heads ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows};
 }
 
 /* ---- forward ---- */
@@ -67,43 +68,40 @@ const float *train_handed(const struct vb_trainer *t, int k)
     return t->c->conventions.value[DRAFT_HIDDEN] ? t->depth[k].y : t->depth[k].g;
 }
 
-/* t->shared.embedding and t->shared.concat, the inputs of enorm and of eh_proj */
-static void combine(struct vb_trainer *t, const struct train_depth *x, const struct train_module *w)
+static struct pass *pass_of(struct vb_trainer *t, const struct vb_model *m, const struct keep *keep, size_t keeps)
 {
-    size_t S = x->rows.S, d = t->c->dims.d;
-    float eps = (float)t->c->rms_norm_eps, *embedding = t->shared.embedding, *concat = t->shared.concat;
-    int swapped = t->c->conventions.value[CONCAT];
-    op_embed(&t->cx, embedding, d, &w->embed.w, x->rows.tokens, S);
-    op_rmsnorm(&t->cx, concat + (swapped ? d : 0), 2 * d, embedding, d, train_vector(&w->enorm), S, d, eps);
-    op_rmsnorm(&t->cx, concat + (swapped ? 0 : d), 2 * d, x->taken, d, train_vector(&w->hnorm), S, d, eps);
+    t->pass.model = m;
+    t->pass.keep = keep;
+    t->pass.keeps = keeps;
+    return &t->pass;
+}
+
+static const struct mtp_module *module_of(const struct vb_trainer *t, int k)
+{
+    return &train_drafts(t)->mtp[k % t->used];
 }
 
 static void depth_forward(struct vb_trainer *t, int k)
 {
     struct train_depth *x = &t->depth[k];
-    const struct train_module *w = &t->mtp[k % t->used];
     struct taking taking = taking_of(t, k);
-    size_t d = t->c->dims.d;
+    size_t d = t->c->dims.d, stride = d;
+    const float *from = t->o.heads ? train_trunk(t, &stride) : train_handed(t, k - 1);
     for (size_t q = 0; q < t->sequences; q++)
-        memcpy(x->taken + taking.to->first[q] * d, train_handed(t, k - 1) + taking.from->first[q] * d,
-               train_rows_of(taking.to->first, q) * d * sizeof *x->taken);
-    combine(t, x, w);
-    op_linear(&t->cx, x->kept.x, t->shared.concat, &w->eh_proj.w, x->rows.S);
-    train_layer_forward(t, &w->layer, &x->rows, &x->kept, x->y);
-    op_rmsnorm(&t->cx, x->g, d, x->y, d, train_vector(&w->norm), x->rows.S, d, (float)t->c->rms_norm_eps);
+        for (size_t i = 0; i < train_rows_of(taking.to->first, q); i++)
+            memcpy(x->taken + (taking.to->first[q] + i) * d, from + (taking.from->first[q] + i) * stride,
+                   d * sizeof *from);
+    forward_mtp(pass_of(t, train_drafts(t), x->keep, KEPT_VALUES + 1), module_of(t, k), k, x->rows.list, x->taken, x->g,
+                NULL, x->rows.S);
 }
 
 void train_forward(struct vb_trainer *t)
 {
-    size_t d = t->c->dims.d, layers = t->c->dims.layers;
-    if (t->layers) {
-        op_embed(&t->cx, t->kept[0].x, d, &t->embed.w, t->rows.tokens, t->rows.S);
-        for (size_t l = 0; l < layers; l++)
-            train_layer_forward(t, &t->layers[l], &t->rows, &t->kept[l], l + 1 < layers ? t->kept[l + 1].x : t->last);
-        op_rmsnorm(&t->cx, t->hidden, d, t->last, d, train_vector(&t->norm), t->rows.S, d, (float)t->c->rms_norm_eps);
-    }
+    if (t->layers)
+        forward_target(pass_of(t, &t->trained, t->keep, KEPT_VALUES * t->c->dims.layers + 2), t->rows.list, t->rows.S);
     for (int k = 0; k < t->o.depths && t->depth[k].rows.S; k++) /* a later depth has no more rows */
-        t->o.heads ? train_parallel_forward(t, k) : depth_forward(t, k);
+        depth_forward(t, k);
+    train_threads(t); /* the passes may have chosen fewer */
 }
 
 /* ---- backward ---- */
@@ -116,6 +114,16 @@ static void give_back(struct vb_trainer *t, float *dx, int k)
     for (size_t q = 0; q < t->sequences; q++)
         op_add(&t->cx, dx + taking.from->first[q] * d, t->shared.dtaken + taking.to->first[q] * d,
                train_rows_of(taking.to->first, q) * d);
+}
+
+/* Computes the input of eh_proj again, and returns it. The embeddings are then in t->pass.w.x. */
+static const float *input_again(struct vb_trainer *t, int k)
+{
+    struct pass *p = pass_of(t, &t->trained, NULL, 0);
+    runner_begin(p, t->depth[k].rows.list, t->depth[k].rows.S, module_of(t, k), k);
+    p->taken = t->depth[k].taken;
+    module_input(p);
+    return p->w.concat;
 }
 
 /* Sets dtaken. On entry, it is that of depth k + 1. */
@@ -134,15 +142,14 @@ static void depth_back(struct vb_trainer *t, int k, const struct train_sums *sum
         give_back(t, dhanded, k + 1);
     train_features(t, k, x->rows.first, x->rows.labels, train_handed(t, k), dhanded, &known, sums->feature_weight[k]);
     train_back_norm(t, y->dx, x->dg, d, x->y, d, &w->norm, S, eps);
-    train_layer_count(&w->layer, &x->kept, t->c->dims.chosen, S);
     train_layer_back(t, &w->layer, &x->rows, &x->kept, y->dx);
-    combine(t, x, w);
+    const float *concat = input_again(t, k), *embedding = t->pass.w.x;
     memset(y->dconcat, 0, S * 2 * d * sizeof *y->dconcat);
-    train_back_linear(t, y->dconcat, y->dx, y->concat, &w->eh_proj, S);
+    train_back_linear(t, y->dconcat, y->dx, concat, &w->eh_proj, S);
     memset(y->dtaken, 0, S * d * sizeof *y->dtaken);
     train_back_norm(t, y->dtaken, y->dconcat + (swapped ? 0 : d), 2 * d, x->taken, d, &w->hnorm, S, eps);
     memset(x->dembed, 0, S * d * sizeof *x->dembed);
-    train_back_norm(t, x->dembed, y->dconcat + (swapped ? d : 0), 2 * d, y->embedding, d, &w->enorm, S, eps);
+    train_back_norm(t, x->dembed, y->dconcat + (swapped ? d : 0), 2 * d, embedding, d, &w->enorm, S, eps);
 }
 
 static void embed_back(struct vb_trainer *t, float *g, const struct train_rows *rows, const float *dx, size_t from,
@@ -190,7 +197,6 @@ void train_backward(struct vb_trainer *t, const struct train_sums *sums)
             give_back(t, t->c->conventions.value[MAIN_HIDDEN] ? dx : t->dhidden, 0);
         train_back_norm(t, dx, t->dhidden, d, t->last, d, &t->norm, S, t->c->rms_norm_eps);
         for (size_t l = t->c->dims.layers; l-- > 0;) {
-            train_layer_count(&t->layers[l], &t->kept[l], t->c->dims.chosen, S);
             train_layer_back(t, &t->layers[l], &t->rows, &t->kept[l], dx);
             if (l == trunk) /* dx is now the gradient of the layer's input */
                 op_add(&t->cx, dx, t->dtrunk, S * d);

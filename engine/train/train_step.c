@@ -113,7 +113,7 @@ static int bad_layer(const struct vb_trainer *t)
 static int took_bad_rows(const struct vb_trainer *t)
 {
     const struct train_depth *x = &t->depth[0];
-    return !t->layers && !train_is_finite(t->o.heads ? x->kept.x : x->taken, x->rows.S * t->c->dims.d);
+    return !t->layers && !train_is_finite(x->taken, x->rows.S * t->c->dims.d);
 }
 
 static void find_bad_layer(const struct vb_trainer *t, char *where, size_t size)

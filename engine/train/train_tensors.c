@@ -25,7 +25,7 @@ struct first_values {
     int is_new;
 };
 
-static void *take(struct maker *b, size_t count, size_t size)
+void *train_take(struct maker *b, size_t count, size_t size)
 {
     size_t bytes;
     struct train_block *block = NULL;
@@ -39,6 +39,8 @@ static void *take(struct maker *b, size_t count, size_t size)
     b->t->blocks = block;
     return block + 1;
 }
+
+static void *take(struct maker *b, size_t count, size_t size) { return train_take(b, count, size); }
 
 /* ---- first values ---- */
 
@@ -313,7 +315,7 @@ int train_make_tensors(struct vb_trainer *t, vb_error *err)
         rc = t->o.heads ? head(&b, &t->mtp[k], k) : module(&b, &t->mtp[k], k);
     if (!rc && t->count)
         qsort(t->tensors, t->count, sizeof *t->tensors, by_name);
-    return rc;
+    return rc ? rc : train_make_model(&b);
 }
 
 void train_free_tensors(struct vb_trainer *t)

@@ -161,16 +161,6 @@ static int open_threads(struct vb_trainer *t, vb_error *err)
     return VB_OK;
 }
 
-static void open_rope(struct vb_trainer *t)
-{
-    const struct config *c = t->c;
-    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
-                             c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
-    (c->conventions.value[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&t->rope, c->dims.r, c->rope_interleave,
-                                                                   c->rope_theta, c->rope_yarn ? &yarn : NULL);
-    t->scale = config_attention_scale(c);
-}
-
 const char *trainer_usual_loss(enum trained_part part)
 {
     static const char *const names[] = {[TRAIN_MODULES] = "megatron", [TRAIN_MODEL] = "megatron",
@@ -224,14 +214,12 @@ int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct
     }
     t->o.micro_tokens = o.micro_tokens ? o.micro_tokens : 2048;
     t->allocator = m->allocator_copy;
-    t->cx.k = k;
-    t->cx.arithmetic = &arithmetic_exact;
-    t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
+    pass_set_up(&t->pass, m, k, o.threads ? o.threads : vb_processors(), t->c->dims.positions);
+    t->cx = t->pass.cx;
     t->takes = o.part == TRAIN_HEADS ? ROWS_TRUNK : ROWS_FEATURES;
     t->width = (t->takes == ROWS_TRUNK ? 2 : 1) * t->c->dims.d;
     t->modules = is_eagle(&o) || o.heads ? 0 : o.modules ? o.modules : m->num_mtp;
     t->used = o.heads ? o.depths : min_int(t->modules, used_by(&o));
-    open_rope(t);
     if ((is_eagle(&o) && (rc = train_eagle_open(t, o.eagle, err))) || (rc = open_threads(t, err)) ||
         (rc = train_make_tensors(t, err))) {
         trainer_close(t);
@@ -248,6 +236,7 @@ void trainer_close(struct vb_trainer *t)
     vb_allocator a = t->allocator;
     train_target_close(t);
     train_eagle_close(t);
+    train_close_pass(t);
     crew_close(t->crew);
     vb_free(&a, t->crew_memory);
     vb_free(&a, t->cx.kernel_scratch);

@@ -43,7 +43,7 @@ static void remove_three(struct device *d, const struct three *w)
 
 static struct mlp_weights weights_of_three(const struct three *w)
 {
-    return (struct mlp_weights){&w->gate, &w->up, &w->down};
+    return (struct mlp_weights){.gate = &w->gate, .up = &w->up, .down = &w->down};
 }
 static struct mlp_weights weights_of(const void *arg, size_t e)
 {

@@ -122,7 +122,7 @@ struct three {
 static struct mlp_weights weights_of(const void *arg, size_t e)
 {
     const struct three *w = (const struct three *)arg + e;
-    return (struct mlp_weights){&w->gate, &w->up, &w->down};
+    return (struct mlp_weights){.gate = &w->gate, .up = &w->up, .down = &w->down};
 }
 
 static struct three integer_three(struct device *d, size_t width, size_t i, size_t more, uint64_t *seed)

@@ -41,7 +41,7 @@ static void check_gradients(const struct mlp_gradients *got, const struct mlp_gr
 
 static struct mlp_weights views_of(const struct layer *l)
 {
-    return (struct mlp_weights){&l->gate.view, &l->up.view, &l->down.view};
+    return (struct mlp_weights){.gate = &l->gate.view, .up = &l->up.view, .down = &l->down.view};
 }
 
 /* One row, in the order of mlp.h. gate and up become their gradients. c: NULL, or the weight of the row */

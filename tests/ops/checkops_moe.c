@@ -16,7 +16,7 @@ static struct layer random_layer(enum weight_type gate, enum weight_type up, enu
 
 static struct mlp_weights views_of(const struct layer *l)
 {
-    return (struct mlp_weights){&l->gate.view, &l->up.view, &l->down.view};
+    return (struct mlp_weights){.gate = &l->gate.view, .up = &l->up.view, .down = &l->down.view};
 }
 
 /* One type for all three, then every matrix its own; of precision bf16 only BF16. */
@@ -340,6 +340,40 @@ TEST(moe_row_has_the_same_bits_alone_and_among_any_others)
 }
 
 /* A checkpoint is mapped: an expert that nobody chose must not even be asked for. */
+/* x [S,cols] W^T */
+static float *dots_of(const struct stored_matrix *w, const float *x, size_t S)
+{
+    size_t rows = w->view.rows, cols = w->view.cols;
+    float *y = guarded_floats(S * rows);
+    for (size_t s = 0; s < S; s++)
+        for (size_t n = 0; n < rows; n++)
+            y[s * rows + n] = contract_dot(w->value + n * cols, x + s * cols, cols);
+    return y;
+}
+
+TEST(gate_and_up_of_the_mlp_that_all_rows_go_through_are_left_for_a_backward_pass)
+{
+    uint64_t seed = 17;
+    size_t S = 5, d = 45, i = 50;
+    struct mixture *m = random_mixture(MIXED, S, 2, d, 37, i, &seed);
+    const float *gate = dots_of(&m->shared.gate, m->x, S), *up = dots_of(&m->shared.up, m->x, S);
+    FOR_EACH_TABLE(k)
+        for (int moe = 0; moe < 2; moe++) {
+            struct op_ctx cx = context_of(k, 2, op_mlp_scratch(S, d, i));
+            float *mlp = guarded_floats(S * d);
+            m->shared_views = views_of(&m->shared);
+            const float *want = run_moe(k, 2, m, S, 0);
+            m->shared_views.kept_gate = guarded_floats(S * i);
+            m->shared_views.kept_up = guarded_floats(S * i);
+            if (moe)
+                check_same_bits(run_moe(k, 2, m, S, 0), d, want, d, S, d);
+            else
+                op_mlp(&cx, mlp, m->x, &m->shared_views, S);
+            check_same_bits(m->shared_views.kept_gate, i, gate, i, S, i);
+            check_same_bits(m->shared_views.kept_up, i, up, i, S, i);
+        }
+}
+
 TEST(moe_leaves_experts_without_rows_alone)
 {
     uint64_t seed = 13;
@@ -475,6 +509,7 @@ int main(void)
         T(moe_adds_experts_in_ascending_order_and_the_shared_one_last_bit_for_bit),
         T(moe_is_within_its_bound_of_the_formula),
         T(moe_row_has_the_same_bits_alone_and_among_any_others),
+        T(gate_and_up_of_the_mlp_that_all_rows_go_through_are_left_for_a_backward_pass),
         T(moe_leaves_experts_without_rows_alone),
         T(moe_in_bf16_learns_which_matrix_has_a_tiny_weight),
         T(moe_keeps_nan_in_the_row_that_has_it),

@@ -129,7 +129,7 @@ static struct mlp_weights random_mlp(struct weight_view w[3], size_t m, size_t d
         const struct mix *mix = &mixes[(m + j * 5) % COUNT(mixes)];
         w[j] = random_view(mix->type, mix->how, j < 2 ? i : d, j < 2 ? d : i, seed);
     }
-    return (struct mlp_weights){&w[0], &w[1], &w[2]};
+    return (struct mlp_weights){.gate = &w[0], .up = &w[1], .down = &w[2]};
 }
 
 static void scalar_mlp(float *y, const float *x, const struct mlp_weights *w)
