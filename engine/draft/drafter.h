@@ -7,7 +7,7 @@
 #define VB_DRAFTER_H
 
 #include "engine/draft/tree.h"
-#include "engine/pass/forward.h"
+#include "engine/pass/pass.h"
 
 struct drafter; /* an opaque type; each method casts the pointer to a struct of its own */
 struct session_writer;

@@ -1,6 +1,7 @@
 /* engine/draft/eagle_net.c -- an EAGLE head as a network that drafts: its passes are those of a module
  * (engine/pass/layer.c). */
 #include "engine/draft/eagle_net.h"
+#include "engine/pass/forward.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* engine/draft/heads_net.c -- passes of rows through parallel heads. Heads may be wider or narrower inside than the
  * target's layers, so they have a workspace of their own. */
 #include "engine/draft/heads_net.h"
+#include "engine/pass/forward.h"
 
 #include <string.h>
 

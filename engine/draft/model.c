@@ -12,6 +12,7 @@
  * reads ends at its max_position_embeddings; beyond, nothing is drafted. */
 #include "engine/draft/drafter.h"
 #include "numbers/numbers.h"
+#include "engine/pass/forward.h"
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
 

@@ -1,6 +1,7 @@
 /* engine/draft/mtp_net.c -- the model's MTP modules as a network that drafts. Their passes run in the target's
  * workspace. */
 #include "engine/draft/net.h"
+#include "engine/pass/forward.h"
 #include "engine/pass/vocab.h"
 
 #include <string.h>

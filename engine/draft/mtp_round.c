@@ -4,6 +4,7 @@
  * Drafters of many sequences take their turns together: the rows that they need of one depth go through one pass, and
  * the rows that propose through one head. A row's bits depend on its own sequence alone. */
 #include "engine/draft/mtp.h"
+#include "engine/pass/forward.h"
 
 #include <assert.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #ifndef VB_DRAFT_NET_H
 #define VB_DRAFT_NET_H
 
-#include "engine/pass/forward.h"
+#include "engine/pass/pass.h"
 
 struct draft_net {
     const struct draft_net_type *type;

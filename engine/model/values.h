@@ -89,7 +89,7 @@ enum value_place { OF_PASS, OF_LAYER, OF_MODULE };
 /* The parts of a pass that a clock distinguishes (ops/clock.h). Time after a pass belongs to PART_OUTSIDE. */
 enum pass_part {
     PART_OUTSIDE,
-    PART_Q_A,       /* q_a_proj or q_proj, kv_a_proj_with_mqa, and an indexer's wk, which share their parallel
+    PART_Q_A,       /* q_a_proj or q_proj, kv_a_proj, and an indexer's wk, which share their parallel
                        regions */
     PART_Q_B,
     PART_INDEXER,   /* wq_b, weights_proj, scores and choice of an indexer; wk belongs to PART_Q_A */

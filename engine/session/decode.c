@@ -1,5 +1,6 @@
 /* engine/session/decode.c -- which drafts stand; where a run ends. */
 #include "engine/session/decode.h"
+#include "engine/pass/forward.h"
 #include "engine/pass/offload.h"
 #include "numbers/numbers.h"
 

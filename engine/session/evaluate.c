@@ -3,6 +3,7 @@
 
 #include "simd/fpenv.h"
 #include "numbers/numbers.h"
+#include "engine/pass/forward.h"
 #include "engine/pass/lead.h"
 #include "engine/draft/net.h"
 #include "engine/model/numa.h"

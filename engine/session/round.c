@@ -1,6 +1,7 @@
 /* engine/session/round.c -- plan, forward, choose, commit. A sequence's bits do not depend on its neighbours in the
  * pass, since a row's bits depend on its own timeline alone. */
 #include "engine/session/round.h"
+#include "engine/pass/forward.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
+#include "engine/pass/forward.h"
 #include "engine/base/options.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"

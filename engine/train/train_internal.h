@@ -4,7 +4,7 @@
 #define VB_TRAIN_INTERNAL_H
 
 #include "engine/train/trainer.h"
-#include "engine/pass/forward.h"
+#include "engine/pass/pass.h"
 #include "ops/attention.h"
 #include "ops/backward/mlp.h"
 #include "ops/backward/soft_cross_entropy.h"

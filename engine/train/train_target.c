@@ -1,6 +1,7 @@
 /* engine/train/train_target.c -- the rows of the frozen model that the trained part reads and learns from. They have
  * the bits of the engine with --prefill expanded. */
 #include "engine/train/train_internal.h"
+#include "engine/pass/forward.h"
 
 #include <string.h>
 

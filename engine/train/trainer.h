@@ -15,7 +15,7 @@
 
 #include "engine/base/loss.h"
 #include "engine/model/model.h"
-#include "engine/pass/forward.h"
+#include "engine/pass/pass.h"
 #include "ops/backward/adamw.h"
 
 /* What is trained: every tensor, or for a model that stays as it is, its MTP modules, an EAGLE head

@@ -1,6 +1,7 @@
 /* tests/cuda/checkcuda_engine.c -- models of which an emulated device computes parts: the same bits as without it, for
  * every split. */
 #include "engine/model/offload.h"
+#include "engine/pass/forward.h"
 #include "tests/cuda/checked_device.h"
 #include "tests/support/engine_support.h"
 #include "tests/support/layout_checkpoint.h"

@@ -4,7 +4,7 @@
 #include "tests/support/engine_support.h"
 
 #include "engine/draft/mtp.h"
-#include "engine/pass/forward.h"
+#include "engine/pass/pass.h"
 
 #define TOKENS 40
 

@@ -2,7 +2,7 @@
  * that nobody can fill from one place, white space before which an added token repeats, sizes that nothing uses. The
  * alarm is for what would take hours. */
 #include "engine/base/names.h"
-#include "engine/pass/forward.h"
+#include "engine/pass/pass.h"
 #include "engine/text/tokenizer.h"
 #include "simd/kernels.h"
 

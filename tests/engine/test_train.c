@@ -1,6 +1,7 @@
 /* tests/engine/test_train.c -- the trainer's gradients: against the reference within a bound from its perturbed runs,
  * and with the same bits however they are computed. Runs in the repository's root. */
 #include "ops/backward/cross_entropy.h"
+#include "engine/pass/forward.h"
 #include "reference/backward.h"
 #include "tests/support/engine_support.h"
 #include "tests/support/references.h"
