@@ -1,5 +1,6 @@
 /* tests/cli/test_cli_verify.c -- `verbatim draft` and `verbatim verify`, from outside: what is proposed, which settings
  * are compared, and what is said of them. */
+#include "tests/support/methods.h"
 #include "tests/support/cli.h"
 
 TEST(draft_proposes_what_the_specification_does)
@@ -66,7 +67,8 @@ static int isas_of_this_machine(void)
 
 TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
+    struct methods methods = methods_for(NULL, OF_THE_MODEL);
+    size_t rows_of_methods = 6 * methods.count; /* five lengths, and auto */
     static const int lengths[] = {1, 2, 3, 7, 15}, chunks[] = {1, 7, 64};
     int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
@@ -90,10 +92,10 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
         assert_true(json_is_true(json_object_get(r, "equal")));
         expect_same(r, plain, "fingerprint", "verify");
     }
-    for (size_t m = 0; m < COUNT(methods); m++)
+    for (size_t m = 0; m < methods.count; m++)
         for (size_t k = 0; k < COUNT(lengths); k++)
-            if (!count_rows(rows, methods[m], lengths[k], threads, chunk, isa))
-                fail_msg("no row for %s with K = %d", methods[m], lengths[k]);
+            if (!count_rows(rows, methods.name[m], lengths[k], threads, chunk, isa))
+                fail_msg("no row for %s with K = %d", methods.name[m], lengths[k]);
     for (size_t k = 0; k < COUNT(chunks); k++)
         if (!count_rows(rows, "none", 0, threads, chunks[k], isa))
             fail_msg("no row for chunk %d", chunks[k]);
@@ -108,9 +110,10 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     assert_true(other_threads >= 2);
     int trees = 0;
     json_array_foreach(rows, i, r)
-        trees += i < 1 + 30 + 2 && integer(r, "draft_topk") > 1 && !strcmp(string(r, "draft"), "mtp-eagle");
+        trees += i < 1 + rows_of_methods + 2 && integer(r, "draft_topk") > 1 &&
+                 !strcmp(string(r, "draft"), "mtp-eagle");
     assert_int_equal(trees, 2);
-    assert_int_equal(json_array_size(rows), 1 + 30 + 2 + other_threads + 3 + other_isas + 8);
+    assert_int_equal(json_array_size(rows), 1 + rows_of_methods + 2 + other_threads + 3 + other_isas + 8);
     json_decref(j);
     json_decref(plain);
 }

@@ -1,6 +1,7 @@
 /* tests/engine/test_acceptance.c -- which drafts stand: relaxed acceptance and the reasons counted, by hand; rejection
  * on models. That rejection keeps the distribution is proved in test_rejection.c. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 #include "tests/support/toy_session.h"
 
 #include <math.h>
@@ -241,7 +242,7 @@ TEST(drafts_drawn_from_the_targets_own_rows_always_stand)
 
 /* ---- on models --------------------------------------------------------------------------------------------------- */
 
-static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
+static struct methods methods;
 
 static vb_session_options drafting(const char *method, int K, const vb_sampling *sampling)
 {
@@ -266,11 +267,11 @@ TEST(rejection_at_temperature_0_and_relaxed_outside_of_thinking_are_strict)
         o.draft_sample_method = how == 1 ? "greedy" : NULL;
         o.thinking_begin = never[0]; /* never said */
         o.thinking_end = never[1];
-        for (size_t i = 0; i < COUNT(methods); i++)
+        for (size_t i = 0; i < methods.count; i++)
             for (int K = 1; K < 8; K += 3) {
-                vb_session_options s = drafting(methods[i], K, &o);
+                vb_session_options s = drafting(methods.name[i], K, &o);
                 run(m, &s, prompt, COUNT(prompt), 50, &r);
-                check_same(methods[i], &plain, &r);
+                check_same(methods.name[i], &plain, &r);
                 assert_int_equal(r.result.relaxed, 0);
             }
     }
@@ -317,13 +318,13 @@ TEST(rejection_gives_the_same_bits_in_any_setting_of_one_draft_method)
     size_t drawn_differently = 0;
     for (size_t i = 0; i < SEQUENCES; i++)
         random_tokens(m, 40 + i, prompt[i], 30);
-    for (size_t method = 0; method < COUNT(methods); method++)
+    for (size_t method = 0; method < methods.count; method++)
         for (int greedy = 0; greedy < 2; greedy++) {
             vb_session_options o[SEQUENCES];
             for (size_t i = 0; i < SEQUENCES; i++) {
                 vb_sampling sampling = {.temperature = 1, .seed = 3 + i, .acceptance = "rejection", .top_k = 12,
                                         .frequency_penalty = 0.3f, .draft_sample_method = greedy ? "greedy" : NULL};
-                o[i] = drafting(methods[(method + i) % COUNT(methods)], 2 + (int)i, &sampling);
+                o[i] = drafting(methods.name[(method + i) % methods.count], 2 + (int)i, &sampling);
                 run(m, &o[i], prompt[i], 30, 40, &alone[i]);
             }
             for (int setting = 0; setting < 4; setting++) {
@@ -463,17 +464,18 @@ TEST(frequencies_under_rejection_are_those_of_plain_decoding)
     vb_model *m = open_tiny("v3-mtp3");
     random_tokens(m, 3, prompt, COUNT(prompt));
     enumerate(m, prompt, COUNT(prompt), &x);
-    for (size_t method = 0; method < COUNT(methods); method++)
+    for (size_t method = 0; method < methods.count; method++)
         for (int sample = 0; sample < 2; sample++) {
             size_t degrees;
             vb_result sum = {0};
-            double chi = chi_square(m, prompt, COUNT(prompt), &x, methods[method], samples[sample], 1500, &degrees,
+            double chi = chi_square(m, prompt, COUNT(prompt), &x, methods.name[method], samples[sample], 1500, &degrees,
                                     &sum);
             double limit = (double)degrees + 4 * sqrt(2 * (double)degrees); /* one in some thousands */
             print_message("%s, %s: chi-square %.1f, %zu degrees of freedom, %zu of %zu drafts accepted\n",
-                          methods[method], samples[sample], chi, degrees, sum.accepted, sum.drafted);
+                          methods.name[method], samples[sample], chi, degrees, sum.accepted, sum.drafted);
             if (chi > limit)
-                fail_msg("%s, %s: chi-square is %g, wanted at most %g", methods[method], samples[sample], chi, limit);
+                fail_msg("%s, %s: chi-square is %g, wanted at most %g", methods.name[method], samples[sample], chi,
+                         limit);
             assert_true(sum.accepted > 0 && sum.accepted < sum.drafted);
         }
     vb_model_close(m);
@@ -508,6 +510,7 @@ TEST(what_makes_no_sense_is_refused)
 
 int main(void)
 {
+    methods = methods_for(NULL, OF_MODULES);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_stand_and_fall_as_counted_by_hand),
         cmocka_unit_test(drafts_drawn_from_the_targets_own_rows_always_stand),

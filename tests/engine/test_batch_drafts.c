@@ -2,16 +2,11 @@
  * draft what they would draft alone; so do those that begin with rows which a finished sequence left. Runs in the
  * repository's root. */
 #include "tests/support/batch.h"
+#include "tests/support/methods.h"
 
 #define JOBS 8
 
 static struct job jobs[JOBS], alone[JOBS];
-
-/* What a method needs besides its name. */
-static vb_drafting drafting_of(const char *method, int tokens, const vb_model *m)
-{
-    return (vb_drafting){.method = method, .tokens = tokens, .model = m, .head = head_of(method)};
-}
 
 static vb_model *open_with(const char *name, const char *conventions)
 {
@@ -46,9 +41,6 @@ static void hash_trace(void *context, const vb_trace *t)
     all->count++;
 }
 
-static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model",
-                                      "eagle", "eagle3", "parallel-heads"};
-
 /* Eight sessions, some of which the batch opens; all by one method, or by two. */
 static void check_together(const vb_model *m, const char *what, uint64_t *seed, size_t first_method,
                            size_t second_method, int padded)
@@ -57,21 +49,22 @@ static void check_together(const vb_model *m, const char *what, uint64_t *seed, 
                                .poison_cut_rows = 1, .drafting.tree.topk = 2}; /* room for trees */
     vb_batch_options o = {.session = &like, .max_sequences = JOBS, .keep_apart = 1};
     vb_batch *b = open_batch_of(m, &o);
+    struct methods methods = methods_for(m, ALL_METHODS);
     struct telling told[JOBS] = {0}, told_alone[JOBS] = {0};
     vb_session *brought[JOBS] = {NULL};
     for (size_t i = 0; i < JOBS; i++) {
         struct job *j = &jobs[i];
-        const char *method = methods[random_below(seed, 3) ? first_method : second_method];
         *j = (struct job){.options = {.max_tokens = 8 + random_below(seed, 30), .ignore_eos = 1},
-                          .drafting = drafting_of(method, 1 + (int)random_below(seed, random_below(seed, 3) ? 4 : 15),
-                                                  m)};
+                          .drafting = drafting_of(m, methods.name[random_below(seed, 3) ? first_method : second_method],
+                                                  1 + (int)random_below(seed, random_below(seed, 3) ? 4 : 15))};
+        vb_draft_method method = method_named(j->drafting.method);
         j->drafting.p_min = random_below(seed, 3) ? 0.0f : 0.02f;
         if (random_below(seed, 2))
             j->sampling = (vb_sampling){.temperature = 0.8f, .seed = next_random(seed)};
-        if (random_below(seed, 2) && strncmp(method, "eagle-", 6))
+        if (random_below(seed, 2) && !method.by_history)
             j->sampling.acceptance = "rejection";
         else if (!padded && random_below(seed, 2) && !m->config.conventions.value[CHAIN_MODULE] &&
-                 (!strcmp(method, "mtp-eagle") || head_of(method)))
+                 method.trees)
             j->drafting.tree = (vb_tree_shape){.topk = 2 + (int)random_below(seed, 3)};
         j->count = 1 + random_below(seed, 16);
         random_tokens(m, next_random(seed), j->prompt, j->count);
@@ -116,15 +109,14 @@ TEST(drafts_proposed_together_are_those_proposed_alone)
 {
     static const struct {
         const char *model, *conventions;
-        int heads;
-    } cases[] = {{"v3", NULL, 1}, {"v3-mtp3", NULL, 0}, {"glm5", NULL, 0},
-                 {"v3-mtp3", "first-row=phantom,draft-position=token", 0},
-                 {"v3-mtp3", "missing-hidden=zeros,main-hidden=pre-norm", 0},
-                 {"v3-mtp3", "prefill-draft=discarded,draft-hidden=pre-norm", 0},
-                 {"v3-mtp3", "module-hidden=target,chain-module=step", 0}};
+    } cases[] = {{"v3", NULL}, {"v3-mtp3", NULL}, {"glm5", NULL},
+                 {"v3-mtp3", "first-row=phantom,draft-position=token"},
+                 {"v3-mtp3", "missing-hidden=zeros,main-hidden=pre-norm"},
+                 {"v3-mtp3", "prefill-draft=discarded,draft-hidden=pre-norm"},
+                 {"v3-mtp3", "module-hidden=target,chain-module=step"}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         vb_model *m = open_with(cases[i].model, cases[i].conventions);
-        size_t number = cases[i].heads ? COUNT(methods) : COUNT(methods) - 3;
+        size_t number = methods_for(m, ALL_METHODS).count;
         for (size_t k = 0; k < 4 * number; k++) {
             char what[160];
             uint64_t seed = 1000 * i + k;
@@ -218,8 +210,7 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
 
 TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
 {
-    static const char *const all[] = {"none", "mtp-eagle", "mtp-vanilla", "ngram", "draft-model", "eagle", "eagle3",
-                                      "parallel-heads", "callback", "eagle-reroll", "eagle-keep"};
+    struct methods all = methods_for(NULL, WITH_NONE);
     static const char *const names[] = {"v3", "v3-mtp3", "glm5", "v3-mtp3", "v3-mtp3", "v3-mtp3", "v3-mtp3"};
     static const char *const conventions[] = {NULL, NULL, NULL, "first-row=phantom,draft-position=token",
                                               "missing-hidden=zeros,main-hidden=pre-norm",
@@ -230,20 +221,20 @@ TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
         rules[i] = (int)(i * 37 % 100);
     for (size_t n = 0; n < COUNT(names); n++) {
         vb_model *m = open_with(names[n], conventions[n]);
-        for (size_t i = 0; i < COUNT(all) * (n < 3 ? 6 : 3); i++) {
-            const char *method = all[i % COUNT(all)];
-            int by_history = !strcmp(method, "eagle-reroll") || !strcmp(method, "eagle-keep");
+        for (size_t i = 0; i < all.count * (n < 3 ? 6 : 3); i++) {
+            const char *method = all.name[i % all.count];
+            int by_history = method_named(method).by_history;
             char what[160];
-            if ((n && head_of(method)) || !has_turn(n + i, 3))
+            if (!can_draft(m, method) || !has_turn(n + i, 3))
                 continue; /* the heads are those of v3 */
             struct job j = {.options = {.max_tokens = 1 + (i * 7) % 30, .ignore_eos = 1},
-                            .drafting = drafting_of(method, 1 + (int)(i / COUNT(all)), m),
+                            .drafting = drafting_of(m, method, 1 + (int)(i / all.count)),
                             .sampling = {.temperature = 0.8f, .seed = i,
                                          .acceptance = by_history ? NULL : "rejection"}};
             j.drafting.callback = draft_by_rule;
             j.drafting.context = &alive;
             vb_session_options options = {.context = 200, .threads = 1, .drafting = j.drafting, .poison_cut_rows = 1,
-                                          .prefill = i / COUNT(all) % 2 ? "expanded" : NULL};
+                                          .prefill = i / all.count % 2 ? "expanded" : NULL};
             vb_batch_options o = {.session = &options, .keep_finished = 3};
             snprintf(what, sizeof what, "%s, %s, %s, K %d%s", names[n],
                      conventions[n] ? conventions[n] : "the defaults", method, j.drafting.tokens,
@@ -372,7 +363,7 @@ TEST(a_sequence_takes_its_rows_over_from_its_twin)
         size_t left;
         for (int i = 0; i < 3; i++) {
             jobs[i] = (struct job){.options = {.max_tokens = i < 2 ? 60 : 1, .ignore_eos = 1},
-                                   .drafting = drafting_of(drafting[k], 3, m)};
+                                   .drafting = drafting_of(m, drafting[k], 3)};
             jobs[i].count = i < 2 ? 10 : 70;
             random_tokens(m, i < 2 ? 3 : 4, jobs[i].prompt, jobs[i].count);
             alone[i] = jobs[i];

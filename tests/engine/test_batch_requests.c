@@ -1,6 +1,7 @@
 /* tests/engine/test_batch_requests.c -- what a server asks of a batch: the logits of prompts, requests that pause,
  * tokens that stop a run, masks that fail, passes that are given up. Runs in the repository's root. */
 #include "tests/support/batch.h"
+#include "tests/support/methods.h"
 
 #define JOBS 8
 
@@ -273,17 +274,17 @@ TEST(a_callback_may_pause_its_request_also_at_the_last_token)
 
 TEST(stop_tokens_end_runs_wherever_drafts_stand)
 {
-    static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-keep", "ngram", "draft-model"};
     vb_model *m = open_tiny("v3-mtp3");
+    struct methods methods = methods_for(m, WITH_NONE);
     vb_batch_options o = {.session = &(vb_session_options){.context = 80, .threads = 1}};
     uint64_t seed = 3;
     for (int round = 0; round < 60; round++) {
         vb_batch *b = open_batch_of(m, &o);
         int32_t stops[2];
-        for (size_t i = 0; i < COUNT(methods); i++) {
+        for (size_t i = 0; i < JOBS; i++) {
+            const char *method = methods.name[(i + (size_t)round) % methods.count];
             jobs[i] = (struct job){.options = {.max_tokens = 40, .ignore_eos = round % 2},
-                                   .drafting = {.method = methods[i], .tokens = 1 + (int)random_below(&seed, 6),
-                                                .model = m}};
+                                   .drafting = drafting_of(m, method, 1 + (int)random_below(&seed, 6))};
             job_prompt(&jobs[i], (int32_t[]){5, 6, 7 + round}, 3);
             alone[i] = jobs[i];
             if (i == 0) { /* where the run would end: at a token that it has said before, or not */
@@ -299,14 +300,14 @@ TEST(stop_tokens_end_runs_wherever_drafts_stand)
         size_t end = 3;
         while (alone[0].tokens[end] != stops[0] && alone[0].tokens[end] != stops[1])
             end++;
-        for (size_t i = 0; i < COUNT(methods); i++) {
+        for (size_t i = 0; i < JOBS; i++) {
             alone[i].options = jobs[i].options;
             run_job_alone(m, &alone[i], o.session);
-            check_job(methods[i], &jobs[i], &alone[i]);
+            check_job(jobs[i].drafting.method, &jobs[i], &alone[i]);
             if (jobs[i].total != end + 1 || jobs[i].result.finish != VB_FINISH_STOP ||
                 jobs[i].tokens[end] != alone[0].tokens[end])
-                fail_msg("round %d, %s: %zu tokens, finish %d; token %zu stops", round, methods[i], jobs[i].total,
-                         (int)jobs[i].result.finish, end);
+                fail_msg("round %d, %s: %zu tokens, finish %d; token %zu stops", round, jobs[i].drafting.method,
+                         jobs[i].total, (int)jobs[i].result.finish, end);
         }
         vb_batch_close(b);
     }
@@ -475,10 +476,8 @@ static int now_and_then(void *context) { return random_below(context, 7) == 0; }
 
 TEST(a_pass_that_is_given_up_ends_no_request_and_changes_no_bit)
 {
-    static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram",
-                                          "draft-model"};
-    static const char *const leading[] = {"mtp-eagle", "mtp-vanilla", "ngram", "draft-model"};
     vb_model *m = open_tiny("v3-mtp3");
+    struct methods methods = methods_for(m, WITH_NONE), leading = methods_for(m, BY_TOKENS);
     size_t given_up = 0;
     uint64_t seed = 11;
     for (int round = 0; round < 24; round++) {
@@ -489,12 +488,11 @@ TEST(a_pass_that_is_given_up_ends_no_request_and_changes_no_bit)
         vb_batch *b = open_batch_of(m, &o);
         for (size_t i = 0; i < JOBS; i++) {
             jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1}, .tells = i % 3 == 0,
-                                   .drafting = {.method = methods[(i + (size_t)round) % COUNT(methods)], .tokens = 3,
-                                                .model = m},
+                                   .drafting = drafting_of(m, methods.name[(i + (size_t)round) % methods.count], 3),
                                    .sampling = {.temperature = 0.8f, .seed = 5 + i}};
             if (i % 2) {
                 jobs[i].sampling.acceptance = "rejection";
-                jobs[i].drafting.method = leading[(i + (size_t)round) / 2 % COUNT(leading)];
+                jobs[i].drafting.method = leading.name[(i + (size_t)round) / 2 % leading.count];
             }
             job_prompt(&jobs[i], (int32_t[]){5, 6, 7, 8, 9, 10, 11, 12, (int32_t)i, 14}, 10);
             alone[i] = jobs[i];

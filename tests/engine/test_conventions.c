@@ -2,6 +2,7 @@
  * output; under every convention the engine is as near to the reference as f32 allows, and the convention does change
  * what it says it changes. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 
 #include <math.h>
 
@@ -11,7 +12,7 @@
 #include "reference/reference.h"
 #include "tests/support/golden.h"
 
-static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
+static struct methods methods;
 
 static vb_model *open_under(const char *dir, const char *list)
 {
@@ -73,12 +74,12 @@ TEST(conventions_of_drafting_change_no_bit_of_the_output)
         run_plain(m, &sampling, prompt, COUNT(prompt), 60, &plain);
         for (size_t i = 0; setting(i, list, &which) && which < FIRST_TARGET_CONVENTION; i++) {
             vb_model *other = open_under("golden/tiny/v3-mtp3", list);
-            for (size_t k = 0; k < COUNT(methods); k++) {
-                vb_session_options o = {.context = 90, .threads = 1, .drafting.method = methods[k],
+            for (size_t k = 0; k < methods.count; k++) {
+                vb_session_options o = {.context = 90, .threads = 1, .drafting.method = methods.name[k],
                                         .drafting.tokens = (int32_t)(1 + (i + k) % 5), .padded = (i + k + t) % 2,
                                         .prefill_chunk = (i + k) % 3 ? 0 : 7, .sampling = sampling,
                                         .poison_cut_rows = 1};
-                snprintf(what, sizeof what, "%s, %s, K %d%s", list, methods[k], (int)o.drafting.tokens,
+                snprintf(what, sizeof what, "%s, %s, K %d%s", list, methods.name[k], (int)o.drafting.tokens,
                          o.padded ? ", padded" : "");
                 run(other, &o, prompt, COUNT(prompt), 60, &drafted);
                 check_same(what, &plain, &drafted);
@@ -88,7 +89,7 @@ TEST(conventions_of_drafting_change_no_bit_of_the_output)
             vb_model_close(other);
         }
     }
-    assert_true(settings == 2 * 10 * COUNT(methods));
+    assert_true(settings == 2 * 10 * methods.count);
     assert_true(changed > 0); /* now and then a draft stands, even of random weights */
     vb_model_close(m);
 }
@@ -429,6 +430,7 @@ TEST(weights_of_a_gate_in_bf16_are_bf16)
 
 int main(void)
 {
+    methods = methods_for(NULL, OF_MODULES);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_are_read_from_left_to_right_and_what_is_unknown_is_named),
         cmocka_unit_test(conventions_of_drafting_change_no_bit_of_the_output),

@@ -2,6 +2,7 @@
  * that is fastest, follows when they change, and no length that it chooses reaches the output. Runs in the repository's
  * root. */
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 
 /* ---- an invented machine ----------------------------------------------------------------------------------------- */
 
@@ -170,8 +171,7 @@ TEST(it_follows_when_text_or_machine_change)
 
 TEST(lengths_chosen_as_the_run_goes_change_no_bit)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
-                                          "draft-model"};
+    struct methods methods = methods_for(NULL, WITHOUT_HEAD);
     static struct record plain, r;
     int32_t prompt[20];
     vb_model *m = open_tiny("v3-mtp3");
@@ -179,15 +179,15 @@ TEST(lengths_chosen_as_the_run_goes_change_no_bit)
     for (int temperature = 0; temperature < 2; temperature++) {
         vb_sampling sampling = {.temperature = (float)temperature, .seed = 2};
         run_plain(m, &sampling, prompt, COUNT(prompt), 220, &plain);
-        for (size_t i = 0; i < COUNT(methods); i++)
+        for (size_t i = 0; i < methods.count; i++)
             for (int most = 0; most <= VB_MAX_DRAFT; most += 3) {
-                vb_session_options o = {.context = 240, .threads = 1, .drafting.method = methods[i],
-                                        .drafting.tokens = most, .drafting.automatic = 1, .drafting.model = m,
+                vb_session_options o = {.context = 240, .threads = 1, .drafting = drafting_of(m, methods.name[i], most),
                                         .sampling = sampling, .padded = most == 6, .poison_cut_rows = 1};
+                o.drafting.automatic = 1;
                 vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
                 assert_int_equal(s->max_draft, most ? most : i ? VB_MAX_DRAFT : 3);
                 generate(s, 100, &r);
-                check_same_prefix(methods[i], &plain, &r, 100);
+                check_same_prefix(methods.name[i], &plain, &r, 100);
                 OK(vb_truncate(s, 60, &err));
                 generate(s, 180, &r);
                 assert_memory_equal(r.token, plain.token + 40, 180 * sizeof *r.token);

@@ -3,6 +3,7 @@
  * root. */
 #include "engine/pass/vocab.h"
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 
 #define LISTED 37 /* no multiple of 16: the last panel is not full */
 #define PROMPT 20
@@ -109,7 +110,7 @@ static vb_draft_vocab *open_vocab(const vb_model *m, const int32_t *list, size_t
 
 static void no_bit_of_the_output_changes(void **state)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
+    struct methods methods = methods_for(NULL, OF_MODULES);
     vb_model *m = open_tiny("v3-mtp3");
     int32_t prompt[PROMPT], list[LISTED];
     struct record plain, drafted;
@@ -122,8 +123,8 @@ static void no_bit_of_the_output_changes(void **state)
         while (is_listed(list, i, list[i]))
             random_tokens(m, 3 + (uint64_t)list[i], &list[i], 1);
     vb_draft_vocab *vocab = open_vocab(m, list, LISTED);
-    for (size_t i = 0; i < 2 * COUNT(methods); i++) {
-        vb_session_options o = {.drafting = {.method = methods[i / 2], .tokens = 3, .vocab = vocab}};
+    for (size_t i = 0; i < 2 * methods.count; i++) {
+        vb_session_options o = {.drafting = {.method = methods.name[i / 2], .tokens = 3, .vocab = vocab}};
         if (i % 2 && strcmp(o.drafting.method, "mtp-eagle"))
             continue;
         o.drafting.tree = (vb_tree_shape){.topk = i % 2 ? 3 : 0, .nodes = i % 2 ? 6 : 0};

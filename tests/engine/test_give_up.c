@@ -1,6 +1,7 @@
 /* tests/engine/test_give_up.c -- vb_session_options.stop: a pass that is given up before any of its layers leaves the
  * session as it was, whatever drafts. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 
 #define N 24 /* tokens of a run */
 
@@ -26,7 +27,7 @@ static const int32_t prompt[] = {5, 6, 7, 70, 9, 33, 17, 2, 88, 41, 5, 6, 7, 70,
 static vb_session_options options_of(const char *draft, const vb_model *m, struct stopper *s)
 {
     vb_session_options o = {.context = 80, .threads = 1, .prefill_chunk = 7,
-                            .drafting = {.method = draft, .tokens = 3, .model = m}, .poison_cut_rows = 1,
+                            .drafting = drafting_of(m, draft, 3), .poison_cut_rows = 1,
                             .stop = s ? stop : NULL, .stop_context = s, .sampling = {.temperature = 0.8f, .seed = 3}};
     return o;
 }
@@ -68,20 +69,19 @@ static void plain(const vb_model *m, int32_t wanted[N])
 
 TEST(a_run_that_is_given_up_anywhere_goes_on_to_the_same_tokens)
 {
-    static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram",
-                                          "draft-model"};
+    struct methods methods = methods_for(NULL, WITH_NONE | WITHOUT_HEAD);
     vb_model *m = open_model("golden/tiny/v3-mtp3");
     int32_t wanted[N];
     long passes = 0;
     char what[96];
     plain(m, wanted);
-    for (size_t k = 0; k < COUNT(methods); k++)
+    for (size_t k = 0; k < methods.count; k++)
         for (int round = 0; round < 60; round++) {
             struct stopper at = {.at = round, .chance = round < 50 ? 0 : (unsigned)round - 47,
                                  .random = (unsigned)round};
-            vb_session_options o = options_of(methods[k], m, &at);
+            vb_session_options o = options_of(methods.name[k], m, &at);
             vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
-            snprintf(what, sizeof what, "%s, round %d", methods[k], round);
+            snprintf(what, sizeof what, "%s, round %d", methods.name[k], round);
             run_on(s, what);
             expect_tokens(what, s, wanted);
             passes += at.gave_up;

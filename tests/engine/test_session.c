@@ -1,6 +1,7 @@
 /* tests/engine/test_session.c -- a session from the outside: where a run ends, cutting and appending, many sessions in
  * a pass, refused calls, the caller's floating-point environment. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
+#include "tests/support/methods.h"
 
 #include <math.h>
 #ifdef __x86_64__
@@ -12,10 +13,21 @@
 static vb_model *model;
 static int32_t prompt[200];
 
+/* What a run is like under each way to draft; K 0: none. */
+static struct way {
+    const char *draft;
+    int K;
+} ways[3 * MOST_METHODS];
+static size_t way_count;
+
 static int open_v3(void **unused __attribute__((unused)))
 {
     model = open_tiny("v3");
     random_tokens(model, 21, prompt, COUNT(prompt));
+    struct methods methods = methods_for(model, ALL_METHODS);
+    ways[way_count++] = (struct way){"none", 0};
+    for (size_t i = 0; i < 3 * methods.count; i++)
+        ways[way_count++] = (struct way){methods.name[i / 3], (int[]){1, 4, 15}[i % 3]};
     return 0;
 }
 
@@ -25,18 +37,10 @@ static int close_v3(void **unused __attribute__((unused)))
     return 0;
 }
 
-/* What a run is like under each way to draft; K 0: none. */
-static const struct way {
-    const char *draft;
-    int K;
-} ways[] = {{"none", 0}, {"mtp-vanilla", 1}, {"mtp-vanilla", 4}, {"mtp-vanilla", 15}, {"mtp-eagle", 1},
-            {"mtp-eagle", 4}, {"mtp-eagle", 15}, {"eagle-reroll", 5}, {"eagle-keep", 5}, {"ngram", 5},
-            {"draft-model", 4}};
-
 static vb_session *open_way(const struct way *w, int context, size_t count)
 {
-    vb_session_options o = {.context = context, .threads = 1, .drafting.method = w->draft,
-                            .drafting.tokens = w->K ? w->K : -1, .drafting.model = model, .poison_cut_rows = 1};
+    vb_session_options o = {.context = context, .threads = 1, .poison_cut_rows = 1,
+                            .drafting = drafting_of(model, w->draft, w->K ? w->K : -1)};
     return open_session(model, &o, prompt, count);
 }
 
@@ -150,7 +154,7 @@ TEST(an_end_token_wins_over_the_length_and_over_the_callback)
 TEST(no_draft_is_longer_than_the_length_leaves_room_for)
 {
     static struct record r;
-    for (size_t w = 1; w < COUNT(ways); w++)
+    for (size_t w = 1; w < way_count; w++)
         for (size_t n = 1; n <= 5; n++) { /* the prompt's pass chooses one; a round of K drafts up to K + 1 more */
             vb_session *s = open_way(&ways[w], PROMPT + 60, PROMPT);
             generate(s, n, &r);
@@ -165,7 +169,7 @@ TEST(no_draft_is_longer_than_the_length_leaves_room_for)
 TEST(n_0_computes_nothing_and_an_empty_prompt_is_refused)
 {
     static struct record r;
-    for (size_t i = 0; i < COUNT(ways); i++) {
+    for (size_t i = 0; i < way_count; i++) {
         vb_session *s = open_way(&ways[i], 64, PROMPT);
         generate(s, 0, &r);
         assert_int_equal(r.result.tokens, 0);
@@ -189,7 +193,7 @@ TEST(a_prompt_of_one_token_and_one_that_fills_the_context)
 {
     static struct record plain, r;
     char what[64];
-    for (size_t i = 0; i < COUNT(ways); i++) {
+    for (size_t i = 0; i < way_count; i++) {
         run_plain(model, NULL, prompt, 1, 30, &plain);
         vb_session *s = open_way(&ways[i], 31, 1);
         generate(s, 100, &r);
@@ -231,7 +235,7 @@ TEST(cut_to_any_length_it_goes_on_like_a_fresh_session)
 {
     static struct record r;
     char what[96];
-    for (size_t i = 0; i < COUNT(ways); i++) {
+    for (size_t i = 0; i < way_count; i++) {
         vb_session *s = open_way(&ways[i], 80, PROMPT);
         generate(s, 25, &r);
         for (size_t count = s->count, step = i == 3 ? 1 : 5; count > 0; count -= count > step ? step : count) {
@@ -254,7 +258,7 @@ TEST(cut_to_any_length_it_goes_on_like_a_fresh_session)
 TEST(appended_after_a_run_it_goes_on_like_a_fresh_session)
 {
     char what[96];
-    for (size_t i = 0; i < COUNT(ways); i++)
+    for (size_t i = 0; i < way_count; i++)
         for (size_t n = 1; n <= 40; n = n * 2 + 1) {
             vb_session *s = open_way(&ways[i], 200, PROMPT);
             snprintf(what, sizeof what, "%s, K %d, %zu tokens appended", ways[i].draft, ways[i].K, n);

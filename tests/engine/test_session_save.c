@@ -1,13 +1,13 @@
 /* tests/engine/test_session_save.c -- a session that was saved and loaded goes on, bit for bit, as the one that was
  * not. Files that are wrong are test_session_file.c's. */
+#include "tests/support/methods.h"
 #include "tests/support/engine_support.h"
 
 #include "engine/draft/mtp.h"
 #include "engine/session/prefill.h"
 #include "ops/onednn.h"
 
-static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
-#define WITH_MODULES 5 /* methods before this one */
+static struct methods methods, of_modules;
 static const char *const models[] = {"golden/tiny/v3-mtp3", "golden/tiny/glm5"};
 static char dir[64], file[128];
 
@@ -49,18 +49,19 @@ static vb_sampling some_sampling(size_t kind, uint64_t seed)
     return s;
 }
 
-static vb_session_options some_options(uint64_t *random, int32_t context)
+static vb_session_options some_options(const vb_model *m, uint64_t *random, int32_t context)
 {
     static const int32_t chunks[] = {0, 1, 3, 17};
     const char *const *isas = isas_here();
+    struct methods some = methods_for(m, WITH_NONE);
     size_t known = 0;
     while (isas[known])
         known++;
     return (vb_session_options){.context = context, .exact_threads = 1, .threads = 1 + (int32_t)random_below(random, 3),
                                 .prefill_chunk = chunks[random_below(random, 4)],
                                 .isa = isas[random_below(random, known)],
-                                .drafting.method = methods[random_below(random, COUNT(methods))],
-                                .drafting.tokens = 1 + (int32_t)random_below(random, 4),
+                                .drafting = drafting_of(m, some.name[random_below(random, some.count)],
+                                                        1 + (int32_t)random_below(random, 4)),
                                 .padded = (int)random_below(random, 2), .poison_cut_rows = 1};
 }
 
@@ -82,8 +83,8 @@ static void one_hand_over(const vb_model *m, uint64_t *random)
            kind = random_below(random, 3);
     int hidden = (int)random_below(random, 2), prefill = (int)random_below(random, 2);
     vb_sampling sampling = some_sampling(kind, *random);
-    vb_session_options here = some_options(random, (int32_t)(count + n + AFTER));
-    vb_session_options there = some_options(random, (int32_t)(count + n + AFTER + random_below(random, 9)));
+    vb_session_options here = some_options(m, random, (int32_t)(count + n + AFTER));
+    vb_session_options there = some_options(m, random, (int32_t)(count + n + AFTER + random_below(random, 9)));
     char what[256];
     here.sampling = there.sampling = sampling;
     here.prefill = there.prefill = random_below(random, 2) ? "expanded" : NULL;
@@ -161,13 +162,14 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
     size_t drafts = 0;
     for (size_t i = 0; i < COUNT(conventions); i++) {
         vb_model *m = open_under("golden/tale", conventions[i]);
-        for (size_t j = 1; j < COUNT(methods); j++)
+        for (size_t j = 0; j < methods.count; j++)
             for (size_t k = i % 3; k < COUNT(counts) * COUNT(steps); k += 3) {
                 size_t count = counts[k % COUNT(counts)], n = steps[k / COUNT(counts)];
                 int32_t prompt[40];
                 char what[256];
-                vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j],
-                                        .drafting.tokens = k % 2 ? 3 : 1 + (int)(k % 5), .padded = k % 3 == 0,
+                vb_session_options o = {.context = 96, .threads = 1,
+                                        .drafting = drafting_of(m, methods.name[j], k % 2 ? 3 : 1 + (int)(k % 5)),
+                                        .padded = k % 3 == 0,
                                         .poison_cut_rows = 1};
                 snprintf(what, sizeof what, "%s, %zu + %zu tokens", conventions[i] ? conventions[i] : "no convention",
                          count, n);
@@ -360,10 +362,10 @@ TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
     static struct record before, saved, loaded;
     vb_model *m = open_model("golden/tale");
     size_t accepted = 0;
-    for (size_t j = 1; j < COUNT(methods); j++)
+    for (size_t j = 0; j < methods.count; j++)
         for (int kind = 0; kind < 3; kind++) {
             int32_t prompt[20];
-            vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3,
+            vb_session_options o = {.context = 96, .threads = 1, .drafting = drafting_of(m, methods.name[j], 3),
                                     .poison_cut_rows = 1,
                                     .sampling = {.temperature = 0.8f, .seed = 3,
                                                  .acceptance = kind == 2 ? "relaxed" : "rejection",
@@ -377,7 +379,7 @@ TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
             vb_session *t = load(m, &o);
             generate(s, 30, &saved);
             generate(t, 30, &loaded);
-            check_same_drafts(methods[j], &saved, &loaded);
+            check_same_drafts(methods.name[j], &saved, &loaded);
             accepted += saved.result.accepted;
             vb_session_close(s);
             vb_session_close(t);
@@ -425,11 +427,11 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
 {
     static struct record first, saved, loaded;
     vb_model *m = open_model("golden/tale");
-    for (size_t j = 1; j < WITH_MODULES; j++)
+    for (size_t j = 0; j < of_modules.count; j++)
         for (size_t count = 3; count < 40; count += 9) {
             int32_t prompt[40];
             struct first_draft f = {.zeros = -1};
-            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3,
+            vb_session_options o = {.context = 80, .threads = 1, .drafting = drafting_of(m, of_modules.name[j], 3),
                                     .poison_cut_rows = 1};
             vb_session_options traced = o;
             traced.trace = look_at_first_draft;
@@ -442,7 +444,7 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
             const struct kvcache *cache = &mtp_of(t->drafter)->state.depths[0].cache;
             int32_t its_own = cache->slots[count - 1];
             uint64_t rows = final_rows(t, count);
-            if (strcmp(methods[j], "eagle-reroll")) /* its rows depend on how far a round has come */
+            if (!method_named(of_modules.name[j]).by_history) /* else rows depend on how far a round has come */
                 assert_true(rows == final_rows(s, count));
             generate(t, 2, &loaded);
             assert_int_equal(f.zeros, 0);
@@ -451,8 +453,8 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
             assert_int_equal(cache->slots[count - 1], its_own);
             assert_true(rows == final_rows(t, count)); /* zeros have left nothing behind */
             generate(s, 2, &saved);
-            check_same_prefix(methods[j], &saved, &loaded, 2);
-            if (!strncmp(methods[j], "mtp", 3)) { /* whose rows do not depend on the rounds before */
+            check_same_prefix(of_modules.name[j], &saved, &loaded, 2);
+            if (!method_named(of_modules.name[j]).by_history) { /* rows do not depend on the rounds before */
                 int32_t next[2], draft[2][VB_MAX_DRAFT], n[2];
                 OK(vb_draft(s, &next[0], draft[0], &n[0], &err));
                 OK(vb_draft(t, &next[1], draft[1], &n[1], &err));
@@ -473,10 +475,10 @@ TEST(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows)
 {
     static struct record plain, loaded;
     vb_model *m = open_model("golden/tale");
-    for (size_t j = 1; j < WITH_MODULES; j++)
+    for (size_t j = 0; j < of_modules.count; j++)
         for (size_t count = 2; count < 40; count += 7) {
             int32_t prompt[40];
-            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3,
+            vb_session_options o = {.context = 80, .threads = 1, .drafting = drafting_of(m, of_modules.name[j], 3),
                                     .prefill_chunk = 11};
             random_tokens(m, count, prompt, count);
             vb_session *s = open_session(m, &o, prompt, count);
@@ -487,7 +489,7 @@ TEST(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows)
             vb_session *t = load(m, &o);
             generate(t, 20, &loaded);
             run(m, &o, prompt, count, 20, &plain);
-            check_same_drafts(methods[j], &plain, &loaded);
+            check_same_drafts(of_modules.name[j], &plain, &loaded);
             vb_session_close(t);
         }
     vb_model_close(m);
@@ -503,7 +505,7 @@ TEST(many_hand_overs_are_as_good_as_none)
         uint64_t random = trial;
         vb_model *m = open_model(models[trial % 2]);
         vb_sampling sampling = some_sampling(trial % 3, trial);
-        vb_session_options o = some_options(&random, 200);
+        vb_session_options o = some_options(m, &random, 200);
         vb_session_options none = {.context = 200, .threads = 1, .sampling = sampling};
         int32_t text[200];
         random_tokens(m, trial, text, 30);
@@ -512,7 +514,7 @@ TEST(many_hand_overs_are_as_good_as_none)
         for (int step = 0; step < 12; step++) {
             size_t n = random_below(&random, 7), count, also;
             char what[256] = "";
-            o = some_options(&random, 200);
+            o = some_options(m, &random, 200);
             o.sampling = sampling;
             tell(what, &o);
             save(s, (int)random_below(&random, 2));
@@ -580,6 +582,8 @@ TEST(a_prompt_by_onednn_is_handed_over_when_it_is_done)
 
 int main(void)
 {
+    methods = methods_for(NULL, ALL_METHODS);
+    of_modules = methods_for(NULL, OF_MODULES);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_after_a_load_is_what_would_have_followed),
         cmocka_unit_test(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed),

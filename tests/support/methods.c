@@ -102,9 +102,10 @@ int can_draft(const vb_model *m, const char *name)
 
 static int takes_part(const vb_model *m, const vb_draft_method *method, int which)
 {
-    return can_draft(m, method->name) && (!(which & OF_MODULES) || method->needs_modules) &&
+    return (!m || can_draft(m, method->name)) && (!(which & OF_MODULES) || method->needs_modules) &&
            (!(which & OF_TREES) || method->trees) && (!(which & WITH_STATE) || method->keeps_state) &&
-           (!(which & BY_TOKENS) || !method->by_history) && (!(which & WITHOUT_HEAD) || !method->needs_head);
+           (!(which & BY_TOKENS) || !method->by_history) && (!(which & WITHOUT_HEAD) || !method->needs_head) &&
+           (!(which & OF_THE_MODEL) || !(method->needs_head || method->needs_model || method->needs_callback));
 }
 
 struct methods methods_for(const vb_model *m, int which)

@@ -20,11 +20,12 @@ enum {
     OF_TREES = 4,     /* only methods that can draft trees */
     WITH_STATE = 8,   /* only methods whose state is saved in session files */
     BY_TOKENS = 16,   /* only methods whose drafts depend on the tokens alone, not on the rounds (by_history is 0) */
-    WITHOUT_HEAD = 32 /* only methods that need no draft head */
+    WITHOUT_HEAD = 32, /* only methods that need no draft head */
+    OF_THE_MODEL = 64  /* only methods that need nothing but the model: no head, no draft model, no callback */
 };
 
 /* Returns the methods of vb_draft_methods for which model m has everything: MTP modules, and a head in golden/eagle or
- * golden/heads. */
+ * golden/heads. m may be NULL: then all methods. */
 struct methods methods_for(const vb_model *m, int which);
 /* Whether model m has everything that the method needs. */
 int can_draft(const vb_model *m, const char *method);

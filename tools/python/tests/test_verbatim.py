@@ -15,7 +15,7 @@ from verbatim import _library
 WITH_MTP = ["tiny/v3", "tiny/v3-mtp3", "tiny/glm", "tale"]
 SPARSE = ["tiny/v32", "tiny/glm5"]
 ALL = WITH_MTP + ["tiny/v2", "tiny/v2-lite", "tiny/moonlight"] + SPARSE
-METHODS = ["none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"]
+METHODS = ["none"] + [m.name for m in verbatim.draft_methods() if not (m.needs_model or m.needs_head or m.needs_callback)]
 
 
 # ---- generate -----------------------------------------------------------------------------------------------------------
