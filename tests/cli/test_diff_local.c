@@ -540,6 +540,30 @@ TEST(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_lay
 }
 
 /* The bounds of o_proj and down_proj grow, and those of other linear layers stay. */
+/* Norms in BF16, and the router in F32 */
+static int norms_and_router(char name[256], const char **dtype)
+{
+    int is_norm = strstr(name, "input_layernorm.output") != NULL;
+    *dtype = is_norm ? "BF16" : *dtype;
+    return is_norm || strstr(name, ".mlp.gate.scores") || strstr(name, ".mlp.gate.experts") ||
+           strstr(name, ".mlp.gate.weights");
+}
+
+/* Engines compute the router in f32, also if the dump is one in BF16. */
+TEST(in_a_dump_in_bfloat16_the_router_is_judged_in_f32)
+{
+    static const char *const wrong[] = {"model.layers.1.mlp.gate.weights"};
+    for (size_t changed = 0; changed < 2; changed++) {
+        size_t n;
+        DUMP(a, TINY "v2-lite", "--tokens", TOKENS);
+        struct edited e = edit(a);
+        floats(&e, wrong[0], &n)[3] *= changed ? 1 + 0x1p-12f : 1;
+        save(&e);
+        rewrite(a, norms_and_router);
+        expect_wrong(DIFF(changed ? 3 : 0, a, TINY "v2-lite", "--local"), wrong, changed);
+    }
+}
+
 TEST(ranks_round_their_parts_of_the_sums_in_o_proj_and_down_proj)
 {
     static const char *const names_of[] = {"model.layers.1.self_attn.q_a_proj.output",
@@ -588,6 +612,7 @@ int main(int argc, char **argv)
         IN_DIR(a_choice_is_judged_by_the_dumps_own_values),
         IN_DIR(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers),
         IN_DIR(a_result_of_another_shape_is_wrong),
+        IN_DIR(in_a_dump_in_bfloat16_the_router_is_judged_in_f32),
         IN_DIR(ranks_round_their_parts_of_the_sums_in_o_proj_and_down_proj),
         IN_DIR(what_local_cannot_do_is_told),
     };
