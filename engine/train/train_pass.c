@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "engine/pass/forward.h"
 #include "engine/pass/layer.h"
 #include "engine/pass/runner.h"
 #include "numbers/numbers.h"
