@@ -85,8 +85,7 @@ struct pass {
     int layer;                        /* its number in the checkpoint; -1: outside of the layers */
     size_t cache_layer;               /* its number in the cache */
     struct side side;
-    enum pass_value only;                  /* compute this value alone, from its inputs (operators.h); NO_VALUE: all of
-                                         them */
+    enum pass_value only;             /* compute this value alone, from its inputs (operators.h); NO_VALUE: all */
 };
 
 /* Sets what passes need besides memory: workspace_open makes it, and cx has no scratch yet. `context` is as in

@@ -4,7 +4,7 @@
 #define VB_READS_H
 
 #include "engine/model/layer_tensors.h"
-#include "engine/pass/forward.h"
+#include "engine/pass/pass.h"
 #include "ops/weights.h"
 
 struct read {
