@@ -39,13 +39,13 @@ SIZE(shared, s->expert * s->shared)
 
 /* The offset of a member, which must have this type. */
 #define MEMBER(owner, member, type) (offsetof(owner, member) + 0 * sizeof(_Generic(((owner *)0)->member, type: 0)))
-#define LAYER_VECTOR(member) OWNER_LAYER, MEMBER(struct layer, member, const float *), KIND_VECTOR
-#define LAYER_MATRIX(member) OWNER_LAYER, MEMBER(struct layer, member, struct weight_view)
-#define EXPERT_MATRIX(member) OWNER_EXPERT, MEMBER(struct mlp, member, struct weight_view)
-#define MODULE_VECTOR(member) OWNER_MODULE, MEMBER(struct mtp_module, member, const float *), KIND_VECTOR
-#define MODULE_MATRIX(member) OWNER_MODULE, MEMBER(struct mtp_module, member, struct weight_view)
-#define MODEL_VECTOR(member) OWNER_MODEL, MEMBER(struct vb_model, member, const float *), KIND_VECTOR
-#define MODEL_MATRIX(member) OWNER_MODEL, MEMBER(struct vb_model, member, struct weight_view)
+#define LAYER_VECTOR(member) .owner = OWNER_LAYER, MEMBER(struct layer, member, const float *), KIND_VECTOR
+#define LAYER_MATRIX(member) .owner = OWNER_LAYER, MEMBER(struct layer, member, struct weight_view)
+#define EXPERT_MATRIX(member) .owner = OWNER_EXPERT, MEMBER(struct mlp, member, struct weight_view)
+#define MODULE_VECTOR(member) .owner = OWNER_MODULE, MEMBER(struct mtp_module, member, const float *), KIND_VECTOR
+#define MODULE_MATRIX(member) .owner = OWNER_MODULE, MEMBER(struct mtp_module, member, struct weight_view)
+#define MODEL_VECTOR(member) .owner = OWNER_MODEL, MEMBER(struct vb_model, member, const float *), KIND_VECTOR
+#define MODEL_MATRIX(member) .owner = OWNER_MODEL, MEMBER(struct vb_model, member, struct weight_view)
 #define FORM(f) (1 << (f))
 
 const struct layer_tensor layer_tensors[MODEL_TENSORS] = {
