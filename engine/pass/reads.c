@@ -1,23 +1,15 @@
 #include "engine/pass/reads.h"
 
-/* The part of a pass to which a matrix belongs. */
+#include "engine/model/values.h"
+
+/* The part of a pass to which a matrix belongs: that of the value which is computed with it, if it is the only one. */
 static enum pass_part part_of(enum model_tensor t, int is_moe)
 {
-    switch (t) {
-    case TENSOR_Q_PROJ:
-    case TENSOR_Q_A_PROJ:
-    case TENSOR_KV_A_PROJ:
-    case TENSOR_INDEX_WK: return PART_Q_A;
-    case TENSOR_Q_B_PROJ: return PART_Q_B;
-    case TENSOR_O_PROJ: return PART_O;
-    case TENSOR_ROUTER: return PART_ROUTER;
-    default: break;
-    }
-    enum tensor_group group = layer_tensors[t].group;
-    return group == GROUP_INDEXER ? PART_INDEXER
-           : group == GROUP_ATTENTION ? PART_ATTENTION
-           : is_moe ? PART_EXPERTS
-           : PART_DENSE;
+    const struct layer_tensor *x = &layer_tensors[t];
+    for (int v = 0; v < VALUES && x->owner == OWNER_LAYER; v++)
+        if (value_table[v].place == OF_LAYER && value_table[v].weight == x->at)
+            return value_table[v].part;
+    return x->group == GROUP_ATTENTION ? PART_ATTENTION : is_moe ? PART_EXPERTS : PART_DENSE;
 }
 
 /* `rows`: how many of the matrix are read; 0: all. */
