@@ -342,8 +342,8 @@ TEST(arguments_are_objects)
 {
     static const char *const any[] = {"{}", "true",
                                       "{\"type\": [\"object\", \"null\"], \"additionalProperties\": true}",
-                                      "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"object\", "
-                                      "\"additionalProperties\": true}]}"};
+                                      ("{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"object\", "
+                                       "\"additionalProperties\": true}]}")};
     for (size_t i = 0; i < COUNT(any); i++) {
         check_arguments(any[i], "{}", 1);
         check_arguments(any[i], "{\"a\": [1, null]}", 1);
@@ -359,8 +359,8 @@ TEST(arguments_are_objects)
                     "{\"a\": {\"a\": null}}", 1);
     static const char *const none[] = {"{\"type\": \"array\"}", "false",
                                        "{\"type\": \"object\", \"properties\": {\"a\": false}, \"required\": [\"a\"]}",
-                                       "{\"anyOf\": [{\"type\": \"object\", \"properties\": {\"a\": false}, "
-                                       "\"required\": [\"a\"]}, {\"type\": \"null\"}]}"};
+                                       ("{\"anyOf\": [{\"type\": \"object\", \"properties\": {\"a\": false}, "
+                                        "\"required\": [\"a\"]}, {\"type\": \"null\"}]}")};
     for (size_t i = 0; i < COUNT(none); i++) {
         check_refused(MEANING_KIMI_K2, none[i], VB_BAD_ARGUMENT);
     }
