@@ -242,10 +242,16 @@ enum pass_value value_input(enum pass_value v, size_t i, const struct config *c,
     return NO_VALUE;
 }
 
+size_t value_pitch(enum pass_value v, const struct config *c)
+{
+    const struct value_row *x = &value_table[v];
+    return x->pitch ? x->pitch(c) : x->width(c);
+}
+
 struct value_shape value_shape(enum pass_value v, const struct config *c)
 {
     const struct value_row *x = &value_table[v];
     size_t width = x->width(c), outer = x->outer ? x->outer(c) : 1, inner = width / outer;
-    return (struct value_shape){.at = x->at ? x->at(c) : 0, .pitch = x->pitch ? x->pitch(c) : width, .outer = outer,
+    return (struct value_shape){.at = x->at ? x->at(c) : 0, .pitch = value_pitch(v, c), .outer = outer,
                                 .inner = inner, .outer_pitch = x->outer_pitch ? x->outer_pitch(c) : inner};
 }

@@ -173,6 +173,8 @@ enum pass_value value_input(enum pass_value v, size_t i, const struct config *c,
 struct value_shape {
     size_t at, pitch, outer, inner, outer_pitch;
 };
+/* The distance from one row to the next. */
+size_t value_pitch(enum pass_value v, const struct config *c);
 struct value_shape value_shape(enum pass_value v, const struct config *c);
 
 #endif

@@ -10,16 +10,18 @@
 
 float *step_array(const struct pass *p, enum pass_value v)
 {
-    const struct workspace *w = &p->w;
-    float *const array[PASS_ARRAYS] = {[ARRAY_X] = w->x, [ARRAY_NORMED] = w->normed, [ARRAY_DELTA] = w->delta,
-                                       [ARRAY_Q_A] = w->q_a, [ARRAY_Q] = w->q, [ARRAY_KV_A] = w->kv_a,
-                                       [ARRAY_HEADS] = w->heads, [ARRAY_CONCAT] = w->concat,
-                                       [ARRAY_INDEX_K] = w->index_k, [ARRAY_INDEX_Q] = w->index_q,
-                                       [ARRAY_INDEX_W] = w->index_w, [ARRAY_SCORES] = w->scores,
-                                       [ARRAY_HIDDEN] = w->hidden, [ARRAY_TAKEN] = (float *)(uintptr_t)p->taken,
-                                       [ARRAY_GIVEN] = p->given};
+    static const size_t array[PASS_ARRAYS] = {
+        [ARRAY_X] = offsetof(struct pass, w.x), [ARRAY_NORMED] = offsetof(struct pass, w.normed),
+        [ARRAY_DELTA] = offsetof(struct pass, w.delta), [ARRAY_Q_A] = offsetof(struct pass, w.q_a),
+        [ARRAY_Q] = offsetof(struct pass, w.q), [ARRAY_KV_A] = offsetof(struct pass, w.kv_a),
+        [ARRAY_HEADS] = offsetof(struct pass, w.heads), [ARRAY_CONCAT] = offsetof(struct pass, w.concat),
+        [ARRAY_INDEX_K] = offsetof(struct pass, w.index_k), [ARRAY_INDEX_Q] = offsetof(struct pass, w.index_q),
+        [ARRAY_INDEX_W] = offsetof(struct pass, w.index_w), [ARRAY_SCORES] = offsetof(struct pass, w.scores),
+        [ARRAY_HIDDEN] = offsetof(struct pass, w.hidden), [ARRAY_TAKEN] = offsetof(struct pass, taken),
+        [ARRAY_GIVEN] = offsetof(struct pass, given)};
     const struct value_row *row = &value_table[v];
-    return array[row->array] + (row->at ? row->at(&p->model->config) : 0);
+    float *first = *(float *const *)(const void *)((const char *)p + array[row->array]);
+    return first + (row->at ? row->at(&p->model->config) : 0);
 }
 
 static const void *in_place(const struct pass *p, enum pass_value v, size_t offset)
@@ -84,19 +86,20 @@ float *step_kept(const struct pass *p, enum pass_value v)
     return k ? k->to : NULL;
 }
 
-/* If somebody wants to see the values, each rank gets those of the other ranks' attention heads. */
+/* Each rank gets the values of the other ranks' attention heads. */
 static void share_heads(struct pass *p, enum pass_value v)
 {
     const struct dims *dims = &p->model->config.dims;
     size_t width = value_table[v].width(&p->model->config);
-    if (p->cx.ranks && p->cx.ranks->taps_all && value_table[v].division == BY_HEADS)
-        op_gather_floats(&p->cx, step_array(p, v), p->S, width, attention_head_unit(dims->v) * (width / dims->H));
+    op_gather_floats(&p->cx, step_array(p, v), p->S, width, attention_head_unit(dims->v) * (width / dims->H));
 }
 
 void step_ends(struct pass *p, enum pass_value v)
 {
-    share_heads(p, v);
-    keep(p, v);
+    if (value_table[v].division == BY_HEADS && p->cx.ranks && p->cx.ranks->taps_all) /* somebody wants to see them */
+        share_heads(p, v);
+    if (p->keeps)
+        keep(p, v);
     if (p->tapper)
         tapper_value(p->tapper, p, v, step_array(p, v));
 }
@@ -118,10 +121,9 @@ void norm(struct pass *p, enum pass_value v)
     if (!step_begins(p, v))
         return;
     enum pass_value from = read_input(p, v);
-    struct value_shape in = value_shape(from, c), out = value_shape(v, c);
     double eps = v == Q_A_NORM || v == LATENT ? c->latent_eps : c->rms_norm_eps;
-    p->cx.op->rmsnorm(&p->cx, step_array(p, v), out.pitch, step_array(p, from), in.pitch,
-                      vector(p, v, value_table[v].weight), p->S, out.inner, (float)eps);
+    p->cx.op->rmsnorm(&p->cx, step_array(p, v), value_pitch(v, c), step_array(p, from), value_pitch(from, c),
+                      vector(p, v, value_table[v].weight), p->S, value_table[v].width(c), (float)eps);
     step_ends(p, v);
 }
 
