@@ -405,8 +405,8 @@ static inline int vb_draft_method_find(vb_draft_method *out, const char *name, v
     return vb_draft_method_find_sized(out, sizeof *out, name, err);
 }
 /* Checks whether a session of `model` can draft with these options. Returns VB_BAD_ARGUMENT if the method is unknown,
- * if something that the method needs is missing, or if a setting is unknown. This function opens no files;
- * vb_session_open checks more. */
+ * if something that the method needs is missing, or if a setting is unknown. This function opens no files but those of
+ * a draft head, whose kind it checks; vb_session_open checks more. */
 int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error *err);
 /* Returns the length of the longest draft of a session with these options. This length is drafting->tokens, or the
  * default if drafting->tokens is 0. Returns 0 if such a session makes no drafts. */

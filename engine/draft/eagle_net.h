@@ -77,7 +77,7 @@ int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_op
 void eagle_close(struct eagle *e); /* closes e->head too */
 
 /* Only for EAGLE-3: computes h [n, d] = fc(features), with the norms before fc, for features [n, 3 target_width]. It
- * uses the threads of the workspace `target`. */
+ * uses the threads of `target`. */
 void eagle_features(struct eagle *e, const struct pass *target, float *h, const float *features, size_t n);
 /* Runs the decoder layer on rows [S], S <= e->pass.w.max_rows. The caller has already appended the slots of the rows to
  * their caches. It reads hidden states h [S, d]. It writes the hidden states of the next rows to next [S, d], and the

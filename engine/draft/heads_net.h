@@ -5,8 +5,8 @@
  * z_i is the target's residual stream before the last layer, as the heads of Gloeckle et al. 2024 read it (arXiv
  * 2404.19737, section 2), or, for heads that were added to a finished model, after it (docs/SEMANTICS.md, "Parallel
  * heads"). The target's own head predicts tok[i+1]. norm and lm_head are the target's. A head reads no token, so all
- * heads can run before any of them has proposed a draft. A layer is of the target's kind; each has a cache of its
- * own. */
+ * heads can run before any of them has proposed a draft. Layers have the same kinds as the target's; each has a cache
+ * of its own. */
 #ifndef VB_DRAFT_HEADS_NET_H
 #define VB_DRAFT_HEADS_NET_H
 

@@ -17,7 +17,7 @@ struct draft_net {
     size_t vocab_size;  /* length of a row of logits */
     struct kv_layout cache; /* how the network's cache stores a row */
     size_t rows_before; /* number of cache rows before row 0: 1 with convention first-row=phantom, else 0 */
-    size_t bytes;       /* bytes of memory for the network's passes; 0 if these passes use the target's workspace */
+    size_t bytes;       /* bytes of memory for the network's passes; 0 if the target's struct pass computes them */
     struct vb_ranks *ranks; /* model.ranks of the model to which the network's layers belong; NULL: only this process
                                computes it */
     int other_tokens;   /* nonzero if the network's vocabulary differs from the target's; `token` is then not NULL */
@@ -45,7 +45,7 @@ struct draft_net_type {
     void (*logits)(struct draft_net *net, struct pass *pass, int depth, float *logits, const float *g, size_t first,
                    size_t S);
     /* Computes best [S], the token of the network's vocabulary with the largest logit for each row of g [S, width], or
-     * -1 if a logit is not finite. S <= max_logit_rows of the workspace. Returns 0 if this is not possible without
+     * -1 if a logit is not finite. S <= pass->w.max_logit_rows. Returns 0 if this is not possible without
      * showing the logits to somebody; then nothing was done. NULL if it never is. */
     int (*best)(struct draft_net *net, struct pass *pass, int depth, int32_t *best, const float *g, size_t S);
     /* Converts a token id of the network's vocabulary to the target's id of the same token. NULL if the network and the

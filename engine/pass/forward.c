@@ -115,10 +115,10 @@ static void module(struct pass *p)
 
 /* ---- output heads ---- */
 
-void runner_head(struct pass *p, const struct weight_view *head, float *logits, const float *hidden, size_t S)
+static void head(struct pass *p, const struct weight_view *w, float *logits, const float *hidden, size_t S)
 {
     op_enter(&p->cx, PART_HEAD);
-    p->cx.op->linear_divided(&p->cx, logits, p->model->config.dims.V, hidden, 0, head, S);
+    p->cx.op->linear_divided(&p->cx, logits, p->model->config.dims.V, hidden, 0, w, S);
     op_enter(&p->cx, PART_OUTSIDE);
 }
 
@@ -138,7 +138,7 @@ static void listed(struct pass *p, const vb_draft_vocab *vocab, int module, floa
 
 static void nothing(struct pass *p) { (void)p; }
 
-const struct runner runner_cpu = {.target = target, .module = module, .head = runner_head, .best = best,
+const struct runner runner_cpu = {.target = target, .module = module, .head = head, .best = best,
                                   .listed = listed, .close = nothing};
 
 /* ---- passes ---- */

@@ -20,7 +20,4 @@ int runner_layers(struct pass *p, void (*layer)(struct pass *p));
 void runner_norm(struct pass *p);
 int runner_is_stopped(struct pass *p);
 
-/* An output head, by the operators of the CPU. */
-void runner_head(struct pass *p, const struct weight_view *head, float *logits, const float *hidden, size_t S);
-
 #endif

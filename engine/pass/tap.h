@@ -14,7 +14,7 @@ struct tapper {
     void *context;
     vb_tap_row *told;       /* [max_rows]: the rows in the form in which the callback receives them */
     uint64_t pass;
-    int32_t module;         /* the number of the layer if the pass is of an MTP module; else -1 */
+    int32_t module;         /* in a pass of an MTP module: its layer number; else -1 */
     int32_t depth;          /* as in vb_tap */
     const struct pass *running; /* the present pass: what operators report is of its present layer */
 };

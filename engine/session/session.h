@@ -16,7 +16,7 @@
 struct vb_session {
     const struct vb_model *model;
     vb_session_options options;
-    struct pass *pass, own; /* work points to `own`, or to the workspace of a batch */
+    struct pass *pass, own; /* pass points to `own`, or to that of a batch */
     struct kvcache cache;
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
@@ -54,8 +54,8 @@ struct shared {
     struct kvpool *pool;
 };
 /* Opens a session (vb_session_open). `shared` is NULL for a session that is in no batch. If `shared` is not NULL, the
- * session uses the workspace shared->pass. The batch has opened this workspace with its own options isa, threads,
- * prefill and tap. Of the argument `options`, isa, threads and tap then have no effect, and prefill is the batch's. */
+ * session computes passes with shared->pass. The batch has opened it with its own options isa, threads, prefill
+ * and tap. Of the argument `options`, isa, threads and tap then have no effect, and prefill is the batch's. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options,
                  const struct shared *shared, vb_error *err);
 
@@ -67,9 +67,9 @@ int session_limits(const struct vb_model *m, const vb_session_options *o, size_t
 /* Finds the kernels of an instruction set; NULL means the best one. Returns an error if the name is unknown or the CPU
  * does not support this instruction set. */
 int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
-/* Opens a workspace with the kernels and threads that the options ask for, for passes of up to max_rows rows. */
+/* Opens a struct pass with the kernels and threads that the options ask for, for passes of up to max_rows rows. */
 int session_open_pass(struct pass *pass, const vb_model *model, const vb_session_options *o, size_t max_rows,
-                           size_t max_logit_rows, size_t context, vb_error *err);
+                      size_t max_logit_rows, size_t context, vb_error *err);
 
 /* Returns VB_BAD_ARGUMENT if passes in pass have no room for the session's drafts, or if rows are due for which
  * attention has the expanded form and pass does not support it. Otherwise makes sure that pass has memory for the
@@ -143,8 +143,8 @@ int session_draft_stopped(struct vb_session *s);
 double session_finish(struct vb_session *s, struct pass *pass, const struct plan *p, const int32_t *chosen, size_t n);
 
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts.
- * Adds 1 to *failed if the draft ended early because logits were not finite or a callback gave an invalid answer. pass
- * is a workspace of the session's model, and the drafter uses it as scratch memory. */
+ * Adds 1 to *failed if the draft ended early because logits were not finite or a callback gave an invalid answer.
+ * `pass` is of the session's model, and the drafter uses its arrays as scratch memory. */
 int session_propose(struct vb_session *s, struct pass *pass, int32_t *draft, int most, size_t *failed);
 
 /* Returns the vectors that the newest pass in pass has computed for the session's drafter: one vector for each row of
